@@ -1,0 +1,182 @@
+// kernels.h - every operation of a forward pass, one method each. Methods enqueue on the stream and return; they never
+// allocate, synchronise or read device memory on the host, so all of them are legal inside a capture. Arguments are plain
+// structs, copied when enqueued. The arithmetic of each, to the bit, is in engine/README.md.
+//
+// Letters in comments: M rows of activations in this pass (prompt tokens, or one token of each sequence), K width of the
+// input, N rows of a matrix, H query heads, G key-value heads, D head_dim. Activations are f32, row-major.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/device/device_ptr.h"
+#include "engine/device/stream.h"
+#include "engine/dtype.h"
+
+namespace genai {
+
+// A matrix in the layout of packed_layout.h.
+struct MatrixView {
+  DevicePtr<const std::byte> data;
+  DType dtype = DType::F32;
+  std::int32_t rows = 0;  // N
+  std::int32_t cols = 0;  // K
+};
+
+// One row of a pass: which token stands where in which sequence. Lives in device memory, so that a captured graph sees
+// new values without being captured again.
+struct StepRow {
+  std::int32_t token;
+  std::int32_t position;  // 0-based, absolute; also the number of positions before it in the cache
+  std::int32_t sequence;
+  std::int32_t reserved;
+};
+
+// x[m] = scale * matrix[rows[m].token]                                    x (M, cols)
+struct EmbedArgs {
+  MatrixView matrix;
+  DevicePtr<const StepRow> rows;
+  std::int32_t row_count;
+  float scale;
+  DevicePtr<float> out;
+};
+
+enum class Epilogue : std::uint8_t {
+  store,       // out = y
+  add,         // out = out + y
+  gated_silu,  // matrix rows alternate gate, up: out[i] = silu(y[2i]) * y[2i+1]
+  gated_gelu,  // the same with the tanh form of GELU
+};
+
+struct MatmulOutput {
+  MatrixView matrix;
+  DevicePtr<const float> bias;  // (N), may be null
+  DevicePtr<float> out;         // (M, N), or (M, N/2) for a gated epilogue
+  std::int32_t out_stride;      // elements from one row of out to the next
+};
+
+// y = matrix * norm(x) + bias for up to three matrices that read the same input; then the epilogue.
+struct MatmulArgs {
+  static constexpr int kMaxOutputs = 3;
+  DevicePtr<const float> input;  // (M, K)
+  std::int32_t input_stride;     // elements
+  std::int32_t row_count;        // M
+  DevicePtr<const float> norm_weight;  // (K): RMS norm before the product; null: none
+  float norm_epsilon;
+  MatmulOutput outputs[kMaxOutputs];
+  std::int32_t output_count;
+  Epilogue epilogue;
+  float soft_cap;  // out = soft_cap * tanh(out / soft_cap) after all else; 0: none
+  DevicePtr<std::byte> scratch;
+};
+
+// x = x + norm(y) * weight                                                x, y (M, width)
+struct NormAddArgs {
+  DevicePtr<float> x;
+  DevicePtr<const float> y;
+  DevicePtr<const float> weight;
+  float epsilon;
+  std::int32_t row_count;
+  std::int32_t width;
+};
+
+// out[i] = act(gate[i]) * up[i], for gate and up matrices that could not be interleaved.   all (M, width)
+struct GateArgs {
+  DevicePtr<const float> gate;
+  DevicePtr<const float> up;
+  DevicePtr<float> out;
+  Epilogue activation;  // gated_silu or gated_gelu
+  std::int32_t row_count;
+  std::int32_t width;
+};
+
+enum class CacheType : std::uint8_t { f16, f32 };
+
+inline constexpr int kChunkPositions = 64;
+
+// Where keys and values lie: chunks of 64 positions, each [layer][k|v][G][64*D], contiguous for one sequence.
+// Keys of one head in one chunk are stored [D/8][64][8], values [64][D].
+struct CacheView {
+  DevicePtr<std::byte> base;
+  std::int64_t sequence_stride_bytes;
+  std::int64_t chunk_bytes;
+  std::int64_t layer_offset_bytes;  // of this layer inside a chunk; values follow the keys
+  CacheType type;
+  std::int32_t kv_head_count;  // G
+  std::int32_t head_dim;       // D, a multiple of 8
+};
+
+// Normalises and rotates q in place, normalises and rotates k into the cache, stores v into the cache.
+struct RotateArgs {
+  DevicePtr<float> q;        // (M, H, D)
+  DevicePtr<const float> k;  // (M, G, D)
+  DevicePtr<const float> v;  // (M, G, D)
+  DevicePtr<const float> q_norm;  // (D) or null
+  DevicePtr<const float> k_norm;  // (D) or null
+  float norm_epsilon;
+  DevicePtr<const float> table;  // [position][rotated/2] pairs (cosine, sine)
+  std::int32_t rotated;          // leading elements of a head that turn; even, <= D
+  bool interleaved;              // pairs (2i, 2i+1), else (i, i + rotated/2)
+  DevicePtr<const StepRow> rows;
+  std::int32_t row_count;
+  std::int32_t head_count;  // H
+  CacheView cache;
+};
+
+// out = softmax(scale * q k^T) v over the positions up to and including the row's own.
+struct AttentionArgs {
+  DevicePtr<const float> q;  // (M, H, D)
+  DevicePtr<float> out;      // (M, H, D)
+  DevicePtr<const StepRow> rows;
+  std::int32_t row_count;
+  std::int32_t head_count;
+  float scale;
+  std::int32_t window;         // positions visible, the row's own included; 0: all
+  float soft_cap;              // score = soft_cap * tanh(score / soft_cap); 0: none
+  std::int32_t max_positions;  // capacity of a sequence, for launch shapes and scratch
+  CacheView cache;
+  DevicePtr<std::byte> scratch;
+};
+
+// token[m] = index of the highest logit, the lowest one on a tie, NaN never; -1 where all are NaN.
+// Also counts non-finite logits, and adds to the logits hash (engine/README.md).
+struct ArgmaxArgs {
+  DevicePtr<const float> logits;  // (M, width)
+  std::int32_t row_count;
+  std::int32_t width;
+  DevicePtr<const StepRow> rows;  // position keys the hash
+  DevicePtr<std::int32_t> tokens;          // (M)
+  DevicePtr<std::uint64_t> hashes;         // (M): hash of this row's logits
+  DevicePtr<std::int32_t> nonfinite;       // (M): how many are NaN or infinite
+};
+
+// rows[m].token = tokens[m]; rows[m].position += 1
+struct AdvanceArgs {
+  DevicePtr<StepRow> rows;
+  DevicePtr<const std::int32_t> tokens;
+  std::int32_t row_count;
+};
+
+// The largest shapes that scratch memory must serve.
+struct ScratchLimits {
+  std::int32_t row_count;
+  std::int32_t input_width;
+  std::int32_t head_count;
+  std::int32_t head_dim;
+  std::int32_t max_positions;
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual std::size_t scratch_bytes(const ScratchLimits& limits) const = 0;
+  virtual void embed(Stream& stream, const EmbedArgs& args) = 0;
+  virtual void matmul(Stream& stream, const MatmulArgs& args) = 0;
+  virtual void norm_add(Stream& stream, const NormAddArgs& args) = 0;
+  virtual void gate(Stream& stream, const GateArgs& args) = 0;
+  virtual void rotate(Stream& stream, const RotateArgs& args) = 0;
+  virtual void attention(Stream& stream, const AttentionArgs& args) = 0;
+  virtual void argmax(Stream& stream, const ArgmaxArgs& args) = 0;
+  virtual void advance_step(Stream& stream, const AdvanceArgs& args) = 0;
+};
+
+}  // namespace genai
