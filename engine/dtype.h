@@ -51,8 +51,6 @@ constexpr const DTypeInfo& dtype_info(DType dtype) {
   return kDTypes[0];
 }
 
-constexpr bool is_float(DType dtype) {
-  return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
-}
+constexpr bool is_float(DType dtype) { return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16; }
 
 }  // namespace genai

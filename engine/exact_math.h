@@ -68,7 +68,8 @@ inline constexpr std::uint32_t kRoundMagicBits = 0x4B400000u;
 inline constexpr float kExpHighest = 88.376f;
 inline constexpr float kExpLowest = -87.3f;
 
-// e^x. Infinity above kExpHighest, zero below kExpLowest (so exp(-inf) is 0), 1 at 0, NaN for NaN; elsewhere within 2 ulp.
+// e^x. Infinity above kExpHighest, zero below kExpLowest (so exp(-inf) is 0), 1 at 0, NaN for NaN; elsewhere within 2
+// ulp.
 GENAI_HD float exact_exp(float x) {
   if (!(x <= kExpHighest)) return x != x ? x : bits_float(0x7f800000u);
   if (x < kExpLowest) return 0.0f;

@@ -47,17 +47,27 @@ struct TileLayout {
 
 constexpr TileLayout tile_layout(DType dtype) {
   switch (dtype) {
-    case DType::Q4_0: return {-1, 512, -1, -1, -1, 8, 576};
-    case DType::Q4_1: return {-1, 512, 576, -1, -1, 0, 640};
-    case DType::Q5_0: return {512, 640, -1, -1, -1, 16, 704};
-    case DType::Q5_1: return {512, 640, 704, -1, -1, 0, 768};
-    case DType::Q8_0: return {-1, 1024, -1, -1, -1, 0, 1088};
-    case DType::Q4_K: return {-1, 512, 528, 544, 576, 0, 608};
-    case DType::Q5_K: return {512, 640, 656, 672, 704, 0, 736};
-    case DType::Q6_K: return {512, 768, -1, 784, -1, 32, 848};
-    case DType::F32: return {-1, -1, -1, -1, -1, 0, 4 * kStripRows * kTileWidth};
+    case DType::Q4_0:
+      return {-1, 512, -1, -1, -1, 8, 576};
+    case DType::Q4_1:
+      return {-1, 512, 576, -1, -1, 0, 640};
+    case DType::Q5_0:
+      return {512, 640, -1, -1, -1, 16, 704};
+    case DType::Q5_1:
+      return {512, 640, 704, -1, -1, 0, 768};
+    case DType::Q8_0:
+      return {-1, 1024, -1, -1, -1, 0, 1088};
+    case DType::Q4_K:
+      return {-1, 512, 528, 544, 576, 0, 608};
+    case DType::Q5_K:
+      return {512, 640, 656, 672, 704, 0, 736};
+    case DType::Q6_K:
+      return {512, 768, -1, 784, -1, 32, 848};
+    case DType::F32:
+      return {-1, -1, -1, -1, -1, 0, 4 * kStripRows * kTileWidth};
     case DType::F16:
-    case DType::BF16: return {-1, -1, -1, -1, -1, 0, 2 * kStripRows * kTileWidth};
+    case DType::BF16:
+      return {-1, -1, -1, -1, -1, 0, 2 * kStripRows * kTileWidth};
   }
   return {-1, -1, -1, -1, -1, 0, 0};
 }

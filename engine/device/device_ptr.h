@@ -19,7 +19,9 @@ class DevicePtr {
   constexpr std::uint64_t address() const { return address_; }
   constexpr explicit operator bool() const { return address_ != 0; }
   template <class U>
-  constexpr DevicePtr<U> as() const { return DevicePtr<U>(address_); }
+  constexpr DevicePtr<U> as() const {
+    return DevicePtr<U>(address_);
+  }
   constexpr DevicePtr operator+(std::int64_t count) const { return DevicePtr(address_ + count * sizeof(T)); }
   constexpr DevicePtr byte_offset(std::int64_t bytes) const { return DevicePtr(address_ + bytes); }
   friend constexpr bool operator==(DevicePtr a, DevicePtr b) { return a.address_ == b.address_; }

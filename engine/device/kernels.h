@@ -1,9 +1,9 @@
 // kernels.h - every operation of a forward pass, one method each. Methods enqueue on the stream and return; they never
-// allocate, synchronise or read device memory on the host, so all of them are legal inside a capture. Arguments are plain
-// structs, copied when enqueued. The arithmetic of each, to the bit, is in engine/README.md.
+// allocate, synchronise or read device memory on the host, so all of them are legal inside a capture. Arguments are
+// plain structs, copied when enqueued. The arithmetic of each, to the bit, is in engine/README.md.
 //
-// Letters in comments: M rows of activations in this pass (prompt tokens, or one token of each sequence), K width of the
-// input, N rows of a matrix, H query heads, G key-value heads, D head_dim. Activations are f32, row-major.
+// Letters in comments: M rows of activations in this pass (prompt tokens, or one token of each sequence), K width of
+// the input, N rows of a matrix, H query heads, G key-value heads, D head_dim. Activations are f32, row-major.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -57,9 +57,9 @@ struct MatmulOutput {
 // y = matrix * norm(x) + bias for up to three matrices that read the same input; then the epilogue.
 struct MatmulArgs {
   static constexpr int kMaxOutputs = 3;
-  DevicePtr<const float> input;  // (M, K)
-  std::int32_t input_stride;     // elements
-  std::int32_t row_count;        // M
+  DevicePtr<const float> input;        // (M, K)
+  std::int32_t input_stride;           // elements
+  std::int32_t row_count;              // M
   DevicePtr<const float> norm_weight;  // (K): RMS norm before the product; null: none
   float norm_epsilon;
   MatmulOutput outputs[kMaxOutputs];
@@ -107,9 +107,9 @@ struct CacheView {
 
 // Normalises and rotates q in place, normalises and rotates k into the cache, stores v into the cache.
 struct RotateArgs {
-  DevicePtr<float> q;        // (M, H, D)
-  DevicePtr<const float> k;  // (M, G, D)
-  DevicePtr<const float> v;  // (M, G, D)
+  DevicePtr<float> q;             // (M, H, D)
+  DevicePtr<const float> k;       // (M, G, D)
+  DevicePtr<const float> v;       // (M, G, D)
   DevicePtr<const float> q_norm;  // (D) or null
   DevicePtr<const float> k_norm;  // (D) or null
   float norm_epsilon;
@@ -143,10 +143,10 @@ struct ArgmaxArgs {
   DevicePtr<const float> logits;  // (M, width)
   std::int32_t row_count;
   std::int32_t width;
-  DevicePtr<const StepRow> rows;  // position keys the hash
-  DevicePtr<std::int32_t> tokens;          // (M)
-  DevicePtr<std::uint64_t> hashes;         // (M): hash of this row's logits
-  DevicePtr<std::int32_t> nonfinite;       // (M): how many are NaN or infinite
+  DevicePtr<const StepRow> rows;      // position keys the hash
+  DevicePtr<std::int32_t> tokens;     // (M)
+  DevicePtr<std::uint64_t> hashes;    // (M): hash of this row's logits
+  DevicePtr<std::int32_t> nonfinite;  // (M): how many are NaN or infinite
 };
 
 // rows[m].token = tokens[m]; rows[m].position += 1

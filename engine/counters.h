@@ -1,0 +1,29 @@
+// counters.h - what one generation did and how long it took. A counter is exact and has a test that moves it; a time is
+// measured on the host clock. Fields that nothing measured stay empty: absent is not zero.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace genai {
+
+struct DecodeCounters {
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t generated_tokens = 0;
+  std::uint64_t prefill_passes = 0;
+  std::uint64_t decode_steps = 0;
+
+  std::uint64_t captures = 0;     // graphs recorded
+  std::uint64_t replays = 0;      // graphs launched
+  std::uint64_t graph_nodes = 0;  // operations in the graph of a step
+  std::uint64_t eager_steps = 0;  // steps run as separate calls
+
+  std::uint64_t kv_growth_events = 0;
+  std::uint64_t memory_calls_in_steps = 0;
+
+  std::optional<double> prefill_seconds;
+  std::optional<double> time_to_first_token_seconds;
+  std::vector<double> inter_token_seconds;
+};
+
+}  // namespace genai

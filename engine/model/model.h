@@ -1,0 +1,73 @@
+// model.h - a model ready to run on one device: configuration, weights in place, cache, workspace, transformer. Owns
+// all device memory through one arena. One thread.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "engine/device/device.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model_config.h"
+#include "engine/model/tensor_file.h"
+#include "engine/model/transformer.h"
+#include "engine/model/weight_map.h"
+#include "engine/residency/residency_arena.h"
+
+namespace genai {
+
+struct ModelOptions {
+  std::int32_t context = 4096;  // positions of one sequence
+  std::int32_t max_rows = 512;  // rows of one pass
+  std::int32_t max_logit_rows = 16;
+  std::int32_t sequence_count = 1;
+  CacheType cache_type = CacheType::f16;
+  std::optional<std::uint64_t> budget_bytes;  // hard cap of committed device bytes
+  int load_threads = 1;
+  // Called now and then while weights are placed; may throw to give up.
+  std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;
+};
+
+class Model {
+ public:
+  // Throws ModelFileError, BudgetError (before any large allocation) or DeviceError. `device` outlives the model; the
+  // file is no longer needed after construction.
+  Model(const TensorFile& file, const ModelConfig& config, Device& device, const ModelOptions& options);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  const WeightMap& weight_map() const { return weight_map_; }
+  const ResidencyArena& arena() const { return arena_; }
+  Device& device() { return device_; }
+  Stream& stream() { return *stream_; }
+  const KvCache& cache() const { return *cache_; }
+  const Transformer& transformer() const { return *transformer_; }
+  // Makes the first `position_count` positions of a sequence ready: cache backed, rotary table filled. Between passes.
+  void ensure_positions(std::int32_t sequence, std::int32_t position_count);
+  DevicePtr<std::byte> weight_address(const PlacedTensor& placed) const {
+    return weight_range_.base().byte_offset(static_cast<std::int64_t>(placed.offset_bytes));
+  }
+  std::uint64_t weight_bytes() const { return weight_map_.total_bytes; }
+
+ private:
+  void check_fits(std::uint64_t workspace_bytes) const;
+  void upload_rope_rows(const RopeSpec& spec, DevicePtr<float> table, std::int32_t first, std::int32_t end);
+
+  ModelConfig config_;
+  ModelOptions options_;
+  Device& device_;
+  ResidencyArena arena_;
+  std::unique_ptr<Stream> stream_;
+  WeightMap weight_map_;
+  MemoryRange weight_range_;
+  MemoryRange workspace_range_;
+  ModelWeights weights_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<Transformer> transformer_;
+  std::int32_t rope_positions_ = 0;  // rows of the rotary tables that are in place
+};
+
+}  // namespace genai

@@ -1,0 +1,174 @@
+#include "engine/model/weight_loader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "engine/model/pack.h"
+#include "engine/packed_layout.h"
+
+namespace genai {
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+
+// A run of strips of one matrix, or one whole vector (strip_count == 0).
+struct Piece {
+  const PlacedTensor* placed;
+  std::int64_t first_strip;
+  std::int64_t strip_count;
+  std::uint64_t offset_bytes;
+  std::int64_t size_bytes;
+};
+
+FileMatrix file_matrix(const TensorInfo& tensor) {
+  const std::int64_t rows = tensor.shape.size() > 1 ? static_cast<std::int64_t>(tensor.shape[1]) : 1;
+  return {.data = tensor.data, .dtype = tensor.dtype, .rows = rows, .cols = static_cast<std::int64_t>(tensor.shape[0])};
+}
+
+PackSource pack_source(const PlacedTensor& placed) {
+  PackSource source{.first = file_matrix(*placed.tensor), .second = std::nullopt};
+  if (placed.interleaved != nullptr) source.second = file_matrix(*placed.interleaved);
+  return source;
+}
+
+std::vector<Piece> cut(const WeightMap& map) {
+  std::vector<Piece> pieces;
+  for (const PlacedTensor& placed : map.tensors) {
+    if (!placed.packed) {
+      pieces.push_back({&placed, 0, 0, placed.offset_bytes, static_cast<std::int64_t>(placed.size_bytes)});
+      continue;
+    }
+    const std::int64_t one_strip = strip_bytes(placed.tensor->dtype, placed.cols);
+    const std::int64_t at_once = std::max<std::int64_t>(1, kPieceBytes / one_strip);
+    for (std::int64_t strip = 0; strip < strip_count(placed.rows); strip += at_once) {
+      const std::int64_t count = std::min(at_once, strip_count(placed.rows) - strip);
+      pieces.push_back({&placed, strip, count, placed.offset_bytes + static_cast<std::uint64_t>(strip * one_strip),
+                        count * one_strip});
+    }
+  }
+  return pieces;
+}
+
+void fill(const Piece& piece, std::byte* destination) {
+  if (piece.strip_count > 0) {
+    pack_strips(pack_source(*piece.placed), piece.first_strip, piece.strip_count, destination);
+  } else {
+    widen_row(file_matrix(*piece.placed->tensor), 0, reinterpret_cast<float*>(destination));
+  }
+}
+
+// Drops the mapped pages of the rows that a piece has read.
+void drop_source(const Piece& piece, const TensorFile& file) {
+  const auto drop = [&](const TensorInfo& tensor, std::int64_t first_row, std::int64_t row_count) {
+    const FileMatrix matrix = file_matrix(tensor);
+    const std::int64_t last_row = std::min(matrix.rows, first_row + row_count);
+    if (first_row >= last_row) return;
+    const std::int64_t row_bytes = file_row_bytes(matrix);
+    file.drop_pages(tensor, static_cast<std::uint64_t>(first_row * row_bytes),
+                    static_cast<std::uint64_t>((last_row - first_row) * row_bytes));
+  };
+  const std::int64_t first_row = piece.first_strip * kStripRows;
+  const std::int64_t row_count = std::max<std::int64_t>(1, piece.strip_count * kStripRows);
+  if (piece.placed->interleaved == nullptr) return drop(*piece.placed->tensor, first_row, row_count);
+  drop(*piece.placed->tensor, first_row / 2, row_count / 2);
+  drop(*piece.placed->interleaved, first_row / 2, row_count / 2);
+}
+
+// Two page-locked slots of one worker: one is filled while the other travels.
+class StagingSlots {
+ public:
+  StagingSlots(Device& device, std::byte* memory, DevicePtr<std::byte> address, std::int64_t slot_bytes)
+      : memory_(memory), address_(address), slot_bytes_(slot_bytes) {
+    for (auto& event : events_) event = device.create_event();
+  }
+
+  template <class Fill>
+  void send(Stream& stream, std::mutex& stream_mutex, DevicePtr<std::byte> destination, std::int64_t bytes,
+            Fill fill_slot) {
+    events_[next_]->synchronize();
+    const std::int64_t slot_offset = next_ * slot_bytes_;
+    fill_slot(memory_ + slot_offset);
+    const std::lock_guard lock(stream_mutex);
+    stream.copy(destination, address_.byte_offset(slot_offset), static_cast<std::size_t>(bytes));
+    stream.record(*events_[next_]);
+    next_ = 1 - next_;
+  }
+
+ private:
+  std::byte* memory_;
+  DevicePtr<std::byte> address_;
+  std::int64_t slot_bytes_;
+  std::unique_ptr<Event> events_[2];
+  int next_ = 0;
+};
+
+}  // namespace
+
+void load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
+                  MemoryRange& range, Stream& stream, int thread_count, const LoadProgress& progress) {
+  range.commit(0, map.total_bytes);
+  const std::vector<Piece> pieces = cut(map);
+  std::byte* const final_place = arena.memory().host_view(range.base());
+
+  std::int64_t slot_bytes = 0;
+  for (const Piece& piece : pieces) slot_bytes = std::max(slot_bytes, round_up(piece.size_bytes, 256));
+  MemoryRange staging;
+  std::byte* staging_memory = nullptr;
+  if (final_place == nullptr) {
+    const auto staging_bytes = static_cast<std::size_t>(2 * thread_count * slot_bytes);
+    staging = arena.reserve(MemoryKind::staging, staging_bytes, Placement::host);
+    staging.commit(0, staging_bytes);
+    staging_memory = arena.memory().host_view(staging.base());
+  }
+
+  std::atomic<std::size_t> next_piece{0};
+  std::atomic<std::uint64_t> done_bytes{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;  // of the stream and of `failure`
+  std::exception_ptr failure;
+
+  const auto work = [&](int worker, bool reports) {
+    try {
+      std::optional<StagingSlots> slots;
+      const std::int64_t worker_offset = 2 * worker * slot_bytes;
+      if (final_place == nullptr)
+        slots.emplace(device, staging_memory + worker_offset, staging.base().byte_offset(worker_offset), slot_bytes);
+      while (!stop.load(std::memory_order_relaxed)) {
+        const std::size_t index = next_piece.fetch_add(1, std::memory_order_relaxed);
+        if (index >= pieces.size()) break;
+        const Piece& piece = pieces[index];
+        if (final_place != nullptr) {
+          fill(piece, final_place + piece.offset_bytes);
+        } else {
+          slots->send(stream, mutex, range.base().byte_offset(static_cast<std::int64_t>(piece.offset_bytes)),
+                      piece.size_bytes, [&](std::byte* slot) { fill(piece, slot); });
+        }
+        drop_source(piece, file);
+        done_bytes.fetch_add(static_cast<std::uint64_t>(piece.size_bytes), std::memory_order_relaxed);
+        if (reports && progress) progress(done_bytes.load(std::memory_order_relaxed));
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (failure == nullptr) failure = std::current_exception();
+      stop.store(true, std::memory_order_relaxed);
+    }
+  };
+
+  {
+    std::vector<std::jthread> helpers;
+    for (int worker = 1; worker < thread_count; ++worker) helpers.emplace_back(work, worker, false);
+    work(0, true);
+  }
+  stream.synchronize();
+  if (failure != nullptr) std::rethrow_exception(failure);
+  if (progress) progress(map.total_bytes);
+}
+
+}  // namespace genai

@@ -1,0 +1,23 @@
+// weight_loader.h - fills the weights' range of device memory: every tensor is packed once, by several threads,
+// straight from the mapping into its final place where the host can write there, else through a small page-locked
+// staging range.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+#include "engine/device/device.h"
+#include "engine/model/tensor_file.h"
+#include "engine/model/weight_map.h"
+#include "engine/residency/residency_arena.h"
+
+namespace genai {
+
+// Called now and then, on the calling thread, with the bytes placed so far; may throw to give up.
+using LoadProgress = std::function<void(std::uint64_t done_bytes)>;
+
+// Commits `range` and fills it; the mapping's pages are dropped behind the readers. Returns when the device has
+// everything. Throws BudgetError or DeviceError.
+void load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
+                  MemoryRange& range, Stream& stream, int thread_count, const LoadProgress& progress);
+
+}  // namespace genai

@@ -1,0 +1,134 @@
+#include "engine/residency/residency_arena.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/error.h"
+
+namespace genai {
+
+std::string_view memory_kind_name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::weights:
+      return "weights";
+    case MemoryKind::kv:
+      return "kv";
+    case MemoryKind::workspace:
+      return "workspace";
+    case MemoryKind::staging:
+      return "staging";
+  }
+  return "unknown";
+}
+
+MemoryRange::MemoryRange(ResidencyArena& arena, MemoryKind kind, Placement placement, std::size_t bytes)
+    : arena_(&arena), kind_(kind), placement_(placement) {
+  const std::size_t granule_bytes = arena.memory().granule_bytes();
+  reserved_bytes_ = std::max<std::size_t>(1, (bytes + granule_bytes - 1) / granule_bytes) * granule_bytes;
+  granules_.resize(reserved_bytes_ / granule_bytes);
+  base_ = arena.memory().reserve(reserved_bytes_);
+}
+
+MemoryRange::MemoryRange(MemoryRange&& other) noexcept { *this = std::move(other); }
+
+MemoryRange& MemoryRange::operator=(MemoryRange&& other) noexcept {
+  if (this == &other) return *this;
+  give_back();
+  arena_ = std::exchange(other.arena_, nullptr);
+  kind_ = other.kind_;
+  placement_ = other.placement_;
+  base_ = std::exchange(other.base_, {});
+  reserved_bytes_ = std::exchange(other.reserved_bytes_, 0);
+  granules_ = std::move(other.granules_);
+  other.granules_.clear();
+  return *this;
+}
+
+MemoryRange::~MemoryRange() { give_back(); }
+
+void MemoryRange::give_back() noexcept {
+  if (arena_ == nullptr) return;
+  // A device that is shutting down may refuse; its memory goes with it.
+  try {
+    VirtualMemory& memory = arena_->memory();
+    const std::size_t granule_bytes = memory.granule_bytes();
+    for (std::size_t slot = 0; slot < granules_.size(); ++slot) {
+      if (!granules_[slot]) continue;
+      memory.unmap(base_.byte_offset(static_cast<std::int64_t>(slot * granule_bytes)));
+      arena_->destroy_and_refund(*granules_[slot], kind_, placement_);
+      granules_[slot].reset();
+    }
+    memory.release(base_, reserved_bytes_);
+  } catch (const std::exception&) {
+  }
+  arena_ = nullptr;
+}
+
+std::size_t MemoryRange::committed_bytes() const {
+  const auto backed =
+      std::count_if(granules_.begin(), granules_.end(), [](const auto& slot) { return slot.has_value(); });
+  return arena_ == nullptr ? 0 : static_cast<std::size_t>(backed) * arena_->memory().granule_bytes();
+}
+
+std::size_t MemoryRange::commit(std::size_t offset, std::size_t bytes) {
+  GENAI_EXPECT(arena_ != nullptr, "commit on an empty range");
+  GENAI_EXPECT(offset <= reserved_bytes_ && bytes <= reserved_bytes_ - offset, "commit beyond the reserved range");
+  if (bytes == 0) return 0;
+  VirtualMemory& memory = arena_->memory();
+  const std::size_t granule_bytes = memory.granule_bytes();
+  const std::size_t first = offset / granule_bytes;
+  const std::size_t last = (offset + bytes - 1) / granule_bytes;
+  std::size_t created = 0;
+  for (std::size_t slot = first; slot <= last; ++slot) {
+    if (granules_[slot]) continue;
+    const GranuleId granule = arena_->charge_and_create(kind_, placement_);
+    try {
+      memory.map(base_.byte_offset(static_cast<std::int64_t>(slot * granule_bytes)), granule);
+    } catch (...) {
+      arena_->destroy_and_refund(granule, kind_, placement_);
+      throw;
+    }
+    granules_[slot] = granule;
+    ++created;
+  }
+  return created;
+}
+
+MemoryRange ResidencyArena::reserve(MemoryKind kind, std::size_t bytes, Placement placement) {
+  return MemoryRange(*this, kind, placement, bytes);
+}
+
+GranuleId ResidencyArena::charge_and_create(MemoryKind kind, Placement placement) {
+  const std::uint64_t granule_bytes = memory_.granule_bytes();
+  const bool on_device = placement == Placement::device;
+  if (on_device && budget_bytes_ && committed_device_ + granule_bytes > *budget_bytes_) {
+    throw BudgetError(fmt::format("the memory budget of {} bytes is used up: {} more bytes for {} do not fit",
+                                  *budget_bytes_, granule_bytes, memory_kind_name(kind)),
+                      committed_device_ + granule_bytes, *budget_bytes_,
+                      "raise the budget, or ask for a smaller context (-c)");
+  }
+  const std::optional<GranuleId> granule = memory_.create(placement);
+  if (!granule) {
+    const MemoryInfo info = memory_.info();
+    throw DeviceError(
+        fmt::format("the {} has no {} bytes left for {} ({} bytes committed so far{})", on_device ? "device" : "host",
+                    granule_bytes, memory_kind_name(kind), on_device ? committed_device_ : committed_host_,
+                    info.free_bytes ? fmt::format(", {} free", *info.free_bytes) : ""),
+        "close other programs that use this memory, or ask for a smaller context (-c)");
+  }
+  committed_[static_cast<std::size_t>(kind)] += granule_bytes;
+  (on_device ? committed_device_ : committed_host_) += granule_bytes;
+  committed_peak_ = std::max(committed_peak_, committed_device_);
+  return *granule;
+}
+
+void ResidencyArena::destroy_and_refund(GranuleId granule, MemoryKind kind, Placement placement) {
+  memory_.destroy(granule);
+  const std::uint64_t granule_bytes = memory_.granule_bytes();
+  committed_[static_cast<std::size_t>(kind)] -= granule_bytes;
+  (placement == Placement::device ? committed_device_ : committed_host_) -= granule_bytes;
+}
+
+}  // namespace genai
