@@ -1,0 +1,31 @@
+#include "engine/host/host_device.h"
+
+#include "engine/host/host_limits.h"
+#include "engine/host/host_stream.h"
+
+namespace genai {
+
+HostDevice::HostDevice(const HostDeviceOptions& options)
+    : schedule_(std::make_shared<HostSchedule>(options.seed)),
+      memory_({options.granule_bytes, options.capacity_bytes}, schedule_->open_captures()),
+      threads_(options.threads == 0 ? default_thread_count().count : options.threads),
+      kernels_(threads_, options.math == nullptr ? best_host_math() : *options.math) {}
+
+// Queued work uses the memory and the kernels, so it runs while they are here.
+HostDevice::~HostDevice() {
+  try {
+    const HostSchedule::Lock lock = schedule_->lock();
+    schedule_->run_all();
+  } catch (...) {  // a destructor has nobody to tell
+  }
+}
+
+std::string HostDevice::name() const {
+  const int count = threads_.thread_count();
+  return "host (" + std::to_string(count) + (count == 1 ? " thread)" : " threads)");
+}
+
+std::unique_ptr<Stream> HostDevice::create_stream() { return std::make_unique<HostStream>(schedule_, memory_); }
+std::unique_ptr<Event> HostDevice::create_event() { return std::make_unique<HostEvent>(schedule_); }
+
+}  // namespace genai

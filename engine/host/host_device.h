@@ -1,0 +1,45 @@
+// host_device.h - the processor as a Device: the whole contract without special hardware. Complete, so that all of the
+// engine runs and is tested on it; with a seed it also runs work in every order that streams and events allow.
+// Streams and events must not be used after the device is gone.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/device/device.h"
+#include "engine/host/host_kernels.h"
+#include "engine/host/host_memory.h"
+#include "engine/host/host_schedule.h"
+#include "engine/host/thread_pool.h"
+
+namespace genai {
+
+struct HostDeviceOptions {
+  std::size_t granule_bytes = std::size_t{2} << 20;
+  std::optional<std::uint64_t> capacity_bytes;  // of Placement::device; nothing: what the machine has
+  std::optional<std::uint64_t> seed;            // nothing: work runs at once
+  int threads = 0;                              // 0: default_thread_count()
+  const HostMath* math = nullptr;               // null: best_host_math()
+};
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(const HostDeviceOptions& options);
+  ~HostDevice() override;
+
+  std::string name() const override;
+  VirtualMemory& memory() override { return memory_; }
+  Kernels& kernels() override { return kernels_; }
+  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Event> create_event() override;
+
+ private:
+  const std::shared_ptr<HostSchedule> schedule_;
+  HostMemory memory_;
+  ThreadPool threads_;
+  HostKernels kernels_;
+};
+
+}  // namespace genai

@@ -1,0 +1,255 @@
+#include "engine/host/host_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "engine/error.h"
+#include "engine/host/host_limits.h"
+
+namespace genai {
+namespace {
+
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+// /proc is read once for so many created bytes.
+constexpr std::uint64_t kRoomCheckBytes = std::uint64_t{16} << 20;
+#ifndef MADV_POPULATE_WRITE
+constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+
+std::string reason() { return std::strerror(errno); }
+void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }
+
+std::size_t checked_granule_bytes(std::size_t bytes) {
+  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  GENAI_EXPECT(std::has_single_bit(bytes) && bytes >= page_bytes,
+               fmt::format("a granule is a power of two and at least one page ({} bytes), not {}", page_bytes, bytes));
+  return bytes;
+}
+
+}  // namespace
+
+HostMemory::Pieces::Pieces(const char* name, std::size_t piece_bytes) : piece_bytes_(piece_bytes) {
+  file_ = memfd_create(name, MFD_CLOEXEC);
+  if (file_ < 0)
+    throw DeviceError("cannot create a memory file: " + reason(), "the host device needs Linux with memfd_create");
+}
+
+HostMemory::Pieces::~Pieces() { close(file_); }
+
+std::optional<std::uint64_t> HostMemory::Pieces::take() {
+  if (!free_.empty()) {
+    const std::uint64_t index = free_.top();
+    free_.pop();
+    return index;
+  }
+  if (ftruncate(file_, static_cast<off_t>((piece_count_ + 1) * piece_bytes_)) != 0) {
+    if (errno == ENOMEM || errno == ENOSPC || errno == EFBIG) return std::nullopt;
+    throw DeviceError("cannot grow a memory file: " + reason());
+  }
+  return piece_count_++;
+}
+
+void HostMemory::Pieces::give_back(std::uint64_t index) {
+  if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(index * piece_bytes_),
+                static_cast<off_t>(piece_bytes_)) != 0)
+    throw DeviceError("cannot return memory to the system: " + reason());
+  free_.push(index);
+}
+
+HostMemory::HostMemory(const HostMemoryOptions& options, const std::atomic<int>& open_captures)
+    : granule_bytes_(checked_granule_bytes(options.granule_bytes)),
+      capacity_bytes_(options.capacity_bytes),
+      open_captures_(open_captures),
+      device_pieces_("genai-device", granule_bytes_),
+      host_pieces_("genai-host", granule_bytes_) {
+  window_ = reserve(granule_bytes_).address();
+}
+
+HostMemory::~HostMemory() {
+  for (const auto& [begin, bytes] : reserved_) munmap(pointer(begin), bytes);
+}
+
+void HostMemory::refuse_during_capture(const char* call) const {
+  if (open_captures_.load(std::memory_order_acquire) != 0)
+    throw Error(std::string("memory call during capture: ") + call,
+                "create, destroy, map and unmap before begin_capture or after end_capture");
+}
+
+MemoryInfo HostMemory::info() const {
+  if (capacity_bytes_) {
+    const std::uint64_t used_bytes = device_granule_count_ * granule_bytes_;
+    return {capacity_bytes_, *capacity_bytes_ - std::min(*capacity_bytes_, used_bytes)};
+  }
+  const HostMemoryLimits limits = host_memory_limits();
+  return {limits.total_bytes, limits.free_bytes};
+}
+
+DevicePtr<std::byte> HostMemory::reserve(std::size_t bytes) {
+  GENAI_EXPECT(bytes > 0 && bytes % granule_bytes_ == 0,
+               fmt::format("a reserved range is a multiple of {} bytes, not {}", granule_bytes_, bytes));
+  // One granule more than asked leaves room to align; what stands out on both sides goes back.
+  const std::size_t padded_bytes = bytes + granule_bytes_;
+  void* const found = padded_bytes < bytes
+                          ? MAP_FAILED
+                          : mmap(nullptr, padded_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED)
+    throw DeviceError(fmt::format("cannot reserve {} bytes of address space", bytes),
+                      "lower the context length or the number of sequences, or lift the limit on address space "
+                      "(ulimit -v)");
+  const auto address = reinterpret_cast<std::uint64_t>(found);
+  const std::uint64_t begin = (address + granule_bytes_ - 1) & ~std::uint64_t{granule_bytes_ - 1};
+  const std::uint64_t before_bytes = begin - address;
+  if (before_bytes > 0) munmap(found, before_bytes);
+  if (before_bytes < granule_bytes_) munmap(pointer(begin + bytes), granule_bytes_ - before_bytes);
+  reserved_.emplace(begin, bytes);
+  return DevicePtr<std::byte>(begin);
+}
+
+void HostMemory::release(DevicePtr<std::byte> begin, std::size_t bytes) {
+  const auto range = reserved_.find(begin.address());
+  GENAI_EXPECT(range != reserved_.end() && range->second == bytes && begin.address() != window_,
+               "release of a range that was not reserved like this");
+  {
+    const std::lock_guard lock(mapped_mutex_);
+    const auto first = mapped_.lower_bound(begin.address());
+    GENAI_EXPECT(first == mapped_.end() || first->first >= begin.address() + bytes,
+                 "release of a range in which granules are mapped");
+  }
+  munmap(pointer(begin.address()), bytes);
+  reserved_.erase(range);
+}
+
+// The kernel hands out memory that it does not have and kills the process on first touch, so ask before.
+bool HostMemory::machine_has_room() {
+  if (room_bytes_ < granule_bytes_) {
+    const std::uint64_t free_bytes = host_memory_limits().free_bytes.value_or(UINT64_MAX);
+    room_bytes_ = std::min(free_bytes, std::max<std::uint64_t>(kRoomCheckBytes, granule_bytes_));
+    if (room_bytes_ < granule_bytes_) return false;
+  }
+  room_bytes_ -= granule_bytes_;
+  return true;
+}
+
+std::optional<GranuleId> HostMemory::create(Placement placement) {
+  refuse_during_capture("create");
+  const bool on_device = placement == Placement::device;
+  if (on_device && capacity_bytes_ && (device_granule_count_ + 1) * granule_bytes_ > *capacity_bytes_)
+    return std::nullopt;
+  if (!machine_has_room()) return std::nullopt;
+  const std::optional<std::uint64_t> piece = pieces(placement).take();
+  if (!piece) return std::nullopt;
+  const Granule granule{placement, *piece, 0};
+  if (!commit(granule)) {
+    pieces(placement).give_back(*piece);
+    return std::nullopt;
+  }
+  const std::uint64_t id = next_id_++;
+  granules_.emplace(id, granule);
+  if (on_device) ++device_granule_count_;
+  return GranuleId{id};
+}
+
+// Gives the granule its memory now, so that exhaustion is an answer of create and not a signal on first touch. Going
+// through a mapping (and not through fallocate) is what lets the kernel use huge pages.
+bool HostMemory::commit(const Granule& granule) {
+  if (!map_piece(window_, granule)) {
+    map_nothing(window_);
+    return false;
+  }
+  bool done = madvise(pointer(window_), granule_bytes_, MADV_POPULATE_WRITE) == 0;
+  if (!done && errno == EINVAL)  // Linux before 5.14
+    done = fallocate(pieces(granule.placement).file(), 0, static_cast<off_t>(granule.piece * granule_bytes_),
+                     static_cast<off_t>(granule_bytes_)) == 0;
+  map_nothing(window_);
+  return done;
+}
+
+bool HostMemory::map_piece(std::uint64_t address, const Granule& granule) {
+  if (mmap(pointer(address), granule_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+           pieces(granule.placement).file(), static_cast<off_t>(granule.piece * granule_bytes_)) == MAP_FAILED)
+    return false;
+  // Advice: refused where the kernel is built without huge pages, and then small ones do.
+  if (granule_bytes_ >= kHugePageBytes) madvise(pointer(address), granule_bytes_, MADV_HUGEPAGE);
+  return true;
+}
+
+bool HostMemory::map_nothing(std::uint64_t address) {
+  return mmap(pointer(address), granule_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+              0) != MAP_FAILED;
+}
+
+HostMemory::Granule& HostMemory::require_granule(GranuleId id) {
+  const auto found = granules_.find(static_cast<std::uint64_t>(id));
+  GENAI_EXPECT(found != granules_.end(), "no such granule: never created, or destroyed");
+  return found->second;
+}
+
+void HostMemory::destroy(GranuleId id) {
+  refuse_during_capture("destroy");
+  const Granule granule = require_granule(id);
+  GENAI_EXPECT(granule.slot == 0, "destroy of a granule that is mapped");
+  pieces(granule.placement).give_back(granule.piece);
+  granules_.erase(static_cast<std::uint64_t>(id));
+  if (granule.placement == Placement::device) --device_granule_count_;
+}
+
+void HostMemory::map(DevicePtr<std::byte> slot, GranuleId id) {
+  refuse_during_capture("map");
+  const std::uint64_t address = slot.address();
+  Granule& granule = require_granule(id);
+  GENAI_EXPECT(granule.slot == 0, "map of a granule that is mapped already");
+  GENAI_EXPECT(address % granule_bytes_ == 0, fmt::format("slot 0x{:x} is not at the start of a granule", address));
+  auto range = reserved_.upper_bound(address);
+  GENAI_EXPECT(
+      range != reserved_.begin() && address < std::prev(range)->first + std::prev(range)->second && address != window_,
+      fmt::format("slot 0x{:x} is not reserved", address));
+  const std::lock_guard lock(mapped_mutex_);
+  GENAI_EXPECT(!mapped_.contains(address), fmt::format("slot 0x{:x} is not empty", address));
+  if (!map_piece(address, granule)) {
+    const std::string why = reason();
+    map_nothing(address);
+    throw DeviceError("cannot map memory: " + why,
+                      "a process may have sysctl vm.max_map_count mappings; raise it, or use larger granules");
+  }
+  mapped_.emplace(address, id);
+  granule.slot = address;
+}
+
+void HostMemory::unmap(DevicePtr<std::byte> slot) {
+  refuse_during_capture("unmap");
+  const std::uint64_t address = slot.address();
+  GENAI_EXPECT(address % granule_bytes_ == 0, fmt::format("slot 0x{:x} is not at the start of a granule", address));
+  const std::lock_guard lock(mapped_mutex_);
+  const auto mapping = mapped_.find(address);
+  GENAI_EXPECT(mapping != mapped_.end(), fmt::format("unmap of slot 0x{:x}, which is empty", address));
+  if (!map_nothing(address)) throw DeviceError("cannot unmap memory: " + reason());
+  require_granule(mapping->second).slot = 0;
+  mapped_.erase(mapping);
+}
+
+bool HostMemory::is_mapped(std::uint64_t address, std::size_t bytes) const {
+  if (bytes == 0) return true;
+  const std::uint64_t end = address + bytes;
+  if (end < address) return false;
+  const std::lock_guard lock(mapped_mutex_);
+  std::uint64_t expected = address & ~std::uint64_t{granule_bytes_ - 1};
+  for (auto mapping = mapped_.find(expected); mapping != mapped_.end() && mapping->first == expected; ++mapping) {
+    expected += granule_bytes_;
+    if (expected >= end) return true;
+  }
+  return false;
+}
+
+std::byte* HostMemory::host_view(DevicePtr<std::byte> address) {
+  return is_mapped(address.address(), 1) ? static_cast<std::byte*>(pointer(address.address())) : nullptr;
+}
+
+}  // namespace genai

@@ -1,0 +1,27 @@
+// The CUDA backend keeps the device contract.
+#include "cuda/cuda_device.h"
+#include "tests/device_contract.h"
+
+using namespace genai;
+using namespace genai::test;
+
+TEST_CASE("CUDA device keeps the device contract", "[device_contract]") {
+  check_device_contract([] { return cuda::open_cuda_device(0).device; });
+}
+
+TEST_CASE("an absent CUDA device is an answer with a reason", "[cuda_device]") {
+  for (const int ordinal : {-1, 4096}) {
+    const cuda::OpenedDevice opened = cuda::open_cuda_device(ordinal);
+    REQUIRE(opened.device == nullptr);
+    REQUIRE(opened.problem.find("no CUDA device") != std::string::npos);
+  }
+}
+
+TEST_CASE("CUDA device describes itself", "[cuda_device]") {
+  const cuda::OpenedDevice opened = cuda::open_cuda_device(0);
+  REQUIRE(opened.problem.empty());
+  REQUIRE_FALSE(opened.device->name().empty());
+  REQUIRE(opened.traits.compute_capability >= 75);
+  REQUIRE(opened.traits.sm_count > 0);
+  REQUIRE(opened.traits.shared_bytes_per_sm >= opened.traits.shared_bytes_per_block);
+}

@@ -1,0 +1,355 @@
+// CUDA kernels against the scalar host kernels: every bit is equal, for every type, shape and number of rows.
+#include "cuda/cuda_device.h"
+#include "engine/host/host_limits.h"
+#include "tests/catch.h"
+#include "tests/host_path_device.h"
+#include "tests/kernel_cases.h"
+#include "tests/pooled_device.h"
+
+using namespace genai;
+using namespace genai::test;
+
+namespace {
+
+constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
+
+// Never destroyed: at exit the runtime may be gone before it.
+Device& cuda_device() {
+  static PooledDevice* const device = new PooledDevice(cuda::open_cuda_device(0).device, kPoolBytes);
+  return *device;
+}
+
+Device& host_device() {
+  static HostPathDevice device(kScalarMath, 1);
+  return device;
+}
+
+// For cases that are too large for the scalar path; kernels_host_test.cpp shows that its bits are the same.
+Device& fast_host_device() {
+  static HostPathDevice device(best_host_math(), default_thread_count().count);
+  return device;
+}
+
+void check_matmul(const MatmulCase& shape, Device& reference) {
+  const MatmulData data = matmul_data(shape);
+  const std::vector<std::vector<float>> expected = run_matmul(reference, shape, data);
+  const std::vector<std::vector<float>> found = run_matmul(cuda_device(), shape, data);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::int64_t difference = first_difference(expected[i], found[i]);
+    INFO(describe(shape) << " output " << i);
+    if (difference >= 0) {
+      const std::size_t at = static_cast<std::size_t>(difference);
+      INFO("element " << at << ": " << expected[i][at] << " on the host, " << found[i][at] << " on the device");
+      REQUIRE(difference == -1);
+    }
+    CHECK(difference == -1);
+  }
+}
+
+std::vector<StepRow> rows_of_tokens(const std::vector<std::int32_t>& tokens) {
+  std::vector<StepRow> rows;
+  for (const std::int32_t token : tokens) rows.push_back({token, 3, 0, 0});
+  return rows;
+}
+
+std::vector<float> run_embed(Device& device, const FileMatrix& matrix, const std::vector<StepRow>& rows, float scale) {
+  DeviceBuffers buffers(device);
+  EmbedArgs args{};
+  args.matrix = {buffers.put(packed({matrix, {}})), matrix.dtype, static_cast<std::int32_t>(matrix.rows),
+                 static_cast<std::int32_t>(matrix.cols)};
+  args.rows = buffers.put(rows);
+  args.row_count = static_cast<std::int32_t>(rows.size());
+  args.scale = scale;
+  const std::int64_t count = args.row_count * matrix.cols;
+  args.out = buffers.take<float>(count);
+  device.kernels().embed(buffers.stream(), args);
+  std::vector<float> result = buffers.get(args.out, count);
+  REQUIRE(buffers.guards_intact());
+  return result;
+}
+
+std::vector<float> run_norm_add(Device& device, const std::vector<float>& x, const std::vector<float>& y,
+                                const std::vector<float>& weight) {
+  DeviceBuffers buffers(device);
+  const std::int32_t width = static_cast<std::int32_t>(weight.size());
+  const DevicePtr<float> changed = buffers.put(x);
+  device.kernels().norm_add(buffers.stream(), {changed, buffers.put(y), buffers.put(weight), 1e-6f,
+                                               static_cast<std::int32_t>(x.size()) / width, width});
+  std::vector<float> result = buffers.get(changed, static_cast<std::int64_t>(x.size()));
+  REQUIRE(buffers.guards_intact());
+  return result;
+}
+
+std::vector<float> run_gate(Device& device, const std::vector<float>& gate, const std::vector<float>& up,
+                            Epilogue activation, std::int32_t width) {
+  DeviceBuffers buffers(device);
+  const std::int64_t count = static_cast<std::int64_t>(gate.size());
+  const DevicePtr<float> out = buffers.take<float>(count);
+  device.kernels().gate(buffers.stream(), {buffers.put(gate), buffers.put(up), out, activation,
+                                           static_cast<std::int32_t>(count / width), width});
+  std::vector<float> result = buffers.get(out, count);
+  REQUIRE(buffers.guards_intact());
+  return result;
+}
+
+void check_argmax(const std::vector<float>& logits, std::int32_t width, const std::vector<StepRow>& rows) {
+  const ArgmaxResult expected = run_argmax(host_device(), logits, width, rows);
+  const ArgmaxResult found = run_argmax(cuda_device(), logits, width, rows);
+  CHECK(expected.tokens == found.tokens);
+  CHECK(expected.hashes == found.hashes);
+  CHECK(expected.nonfinite == found.nonfinite);
+}
+
+std::string describe(const AttentionCase& shape) {
+  return "heads " + std::to_string(shape.heads) + " over " + std::to_string(shape.cache.kv_heads) + " head_dim " +
+         std::to_string(shape.cache.head_dim) + " window " + std::to_string(shape.window) + " rows " +
+         std::to_string(shape.rows.size()) + " first position " + std::to_string(shape.rows[0].position) + " f32 " +
+         std::to_string(shape.cache.type == CacheType::f32);
+}
+
+void check_attention(const AttentionCase& shape, Device& reference) {
+  const AttentionData data = attention_data(shape);
+  INFO(describe(shape));
+  CHECK(first_difference(run_attention(reference, shape, data), run_attention(cuda_device(), shape, data)) == -1);
+}
+
+void check_rotate(const RotateCase& shape) {
+  const RotateData data = rotate_data(shape);
+  const RotateResult expected = run_rotate(host_device(), shape, data);
+  const RotateResult found = run_rotate(cuda_device(), shape, data);
+  INFO("head_dim " << shape.cache.head_dim << " rotated " << shape.rotated << " rows " << shape.rows.size());
+  CHECK(first_difference(expected.q, found.q) == -1);
+  CHECK((expected.cache == found.cache));
+}
+
+}  // namespace
+
+TEST_CASE("CUDA product equals the scalar product in every case", "[cuda][matmul]") {
+  for (const MatmulCase& shape : matmul_cases()) check_matmul(shape, host_device());
+}
+
+TEST_CASE("CUDA product equals the host's at the sizes of real layers", "[cuda][matmul][large]") {
+  std::uint64_t seed = 1000;
+  for (const DType dtype : kAllDTypes)
+    for (const std::int32_t row_count : {1, 2, 3, 4, 5, 8, 9, 16, 17, 64, 130}) {
+      const bool small = row_count > 16 && is_float(dtype);
+      check_matmul({.dtypes = {dtype},
+                    .rows = small ? 264 : 1032,
+                    .cols = small ? 1024 : 4864,
+                    .row_count = row_count,
+                    .norm = true,
+                    .bias = row_count % 2 == 0,
+                    .epilogue = row_count % 3 == 0 ? Epilogue::gated_silu : Epilogue::store,
+                    .seed = seed++},
+                   fast_host_device());
+    }
+  for (const std::int32_t row_count : {1, 4, 40}) {
+    check_matmul({.dtypes = {DType::Q4_0, DType::Q4_0, DType::Q4_0},
+                  .rows = 1024,
+                  .cols = 5120,
+                  .row_count = row_count,
+                  .norm = true,
+                  .bias = true,
+                  .seed = seed++},
+                 fast_host_device());
+    check_matmul({.dtypes = {DType::Q4_K, DType::Q4_K, DType::Q6_K},
+                  .rows = 520,
+                  .cols = 3584,
+                  .row_count = row_count,
+                  .norm = true,
+                  .seed = seed++},
+                 fast_host_device());
+    check_matmul({.dtypes = {DType::Q4_0},
+                  .rows = 640,
+                  .cols = 29568,
+                  .row_count = row_count,
+                  .epilogue = Epilogue::add,
+                  .seed = seed++},
+                 fast_host_device());
+    check_matmul({.dtypes = {DType::Q6_K},
+                  .rows = 20001,
+                  .cols = 1024,
+                  .row_count = row_count,
+                  .norm = true,
+                  .soft_cap = 30.0f,
+                  .seed = seed++},
+                 fast_host_device());
+  }
+}
+
+TEST_CASE("one row of a CUDA product does not depend on the others", "[cuda][matmul]") {
+  for (const DType dtype : kAllDTypes) {
+    const MatmulCase shape{.dtypes = {dtype}, .rows = 72, .cols = 1536, .row_count = 33, .norm = true, .seed = 77};
+    const MatmulData data = matmul_data(shape);
+    const std::vector<float> together = run_matmul(cuda_device(), shape, data)[0];
+    std::int32_t first = 0;
+    for (const std::int32_t count : {1, 2, 3, 4, 6, 8, 9}) {
+      const std::vector<float> apart = run_matmul(cuda_device(), shape, data, first, count)[0];
+      const std::vector<float> expected(together.begin() + std::int64_t{first} * shape.stride_of(0),
+                                        together.begin() + std::int64_t{first + count} * shape.stride_of(0));
+      INFO(dtype_info(dtype).name << " rows " << first << " + " << count);
+      CHECK(first_difference(expected, apart) == -1);
+      first += count;
+    }
+  }
+}
+
+TEST_CASE("CUDA product carries what is not finite, and the smallest numbers", "[cuda][matmul]") {
+  for (const DType dtype : {DType::Q4_0, DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::F16})
+    for (const std::int32_t row_count : {1, 4, 20}) {
+      const MatmulCase shape{.dtypes = {dtype}, .rows = 40, .cols = 1024, .row_count = row_count, .seed = 5};
+      MatmulData data = matmul_data(shape);
+      for (int i = 0; i < 32; ++i) data.input[static_cast<std::size_t>(64 + i)] = 1e-38f;
+      for (int i = 0; i < 32; ++i) data.input[static_cast<std::size_t>(96 + i)] = 1e-32f;
+      if (row_count > 1) {
+        data.input[static_cast<std::size_t>(shape.input_stride() + 40)] = std::nanf("");
+        data.input[static_cast<std::size_t>(2 * shape.input_stride() + 700)] = -std::numeric_limits<float>::infinity();
+      }
+      INFO(describe(shape));
+      CHECK(first_difference(run_matmul(host_device(), shape, data)[0], run_matmul(cuda_device(), shape, data)[0]) ==
+            -1);
+    }
+}
+
+TEST_CASE("CUDA embedding equals the scalar one for every type", "[cuda][embed]") {
+  Random random(9);
+  for (const DType dtype : kAllDTypes)
+    for (const std::int32_t cols : widths_of(dtype)) {
+      const auto file = random_file_matrix(dtype, 43, cols, random);
+      const std::vector<StepRow> rows = rows_of_tokens({0, 42, 7, 8, 8, 31});
+      for (const float scale : {1.0f, 39.191835f}) {
+        INFO(dtype_info(dtype).name << " cols " << cols);
+        CHECK(first_difference(run_embed(host_device(), file->matrix, rows, scale),
+                               run_embed(cuda_device(), file->matrix, rows, scale)) == -1);
+      }
+    }
+}
+
+TEST_CASE("CUDA norm and gate equal the scalar ones", "[cuda][elementwise]") {
+  Random random(10);
+  for (const std::int32_t width : {8, 96, 255, 256, 257, 5120})
+    for (const std::int32_t row_count : {1, 3, 40}) {
+      const std::vector<float> x = random.values(std::int64_t{width} * row_count);
+      const std::vector<float> y = random.values(std::int64_t{width} * row_count);
+      const std::vector<float> weight = random.values(width);
+      INFO("width " << width << " rows " << row_count);
+      CHECK(first_difference(run_norm_add(host_device(), x, y, weight), run_norm_add(cuda_device(), x, y, weight)) ==
+            -1);
+      for (const Epilogue activation : {Epilogue::gated_silu, Epilogue::gated_gelu})
+        CHECK(first_difference(run_gate(host_device(), x, y, activation, width),
+                               run_gate(cuda_device(), x, y, activation, width)) == -1);
+    }
+}
+
+TEST_CASE("CUDA rotation equals the scalar one", "[cuda][rotate]") {
+  std::uint64_t seed = 1;
+  for (const CacheType type : {CacheType::f16, CacheType::f32})
+    for (const std::int32_t head_dim : {8, 64, 80, 128, 256})
+      for (const bool interleaved : {false, true})
+        for (const bool norms : {false, true}) {
+          RotateCase shape;
+          shape.cache = {.type = type, .kv_heads = 2, .head_dim = head_dim, .sequences = 3};
+          shape.heads = 6;
+          shape.interleaved = interleaved;
+          shape.norms = norms;
+          shape.rotated = head_dim == 80 ? 32 : head_dim;
+          shape.rows = {{0, 0, 0, 0}, {0, 63, 0, 0}, {0, 64, 0, 0}, {0, 200, 2, 0}, {0, 17, 1, 0}};
+          shape.seed = seed++;
+          check_rotate(shape);
+        }
+}
+
+TEST_CASE("CUDA attention equals the scalar one in every case", "[cuda][attention]") {
+  for (const AttentionCase& shape : attention_cases()) check_attention(shape, host_device());
+}
+
+TEST_CASE("CUDA attention equals the host's over long contexts and many rows", "[cuda][attention][large]") {
+  std::uint64_t seed = 500;
+  for (const CacheType type : {CacheType::f16, CacheType::f32})
+    for (const std::int32_t head_dim : {64, 128}) {
+      AttentionCase shape;
+      shape.cache = {.type = type,
+                     .kv_heads = 2,
+                     .head_dim = head_dim,
+                     .sequences = 2,
+                     .max_positions = 8192,
+                     .layers = 1,
+                     .layer = 0};
+      for (const std::int32_t ratio : {1, 5, 7, 12}) {
+        shape.heads = 2 * ratio;
+        for (const std::int32_t window : {0, 1500}) {
+          shape.window = window;
+          shape.rows = {{0, 5000, 0, 0}};
+          shape.seed = seed++;
+          check_attention(shape, fast_host_device());
+          shape.rows = {{0, 1023, 0, 0}, {0, 1024, 0, 0}, {0, 1025, 0, 0}, {0, 4097, 1, 0}, {0, 31, 1, 0}};
+          shape.seed = seed++;
+          check_attention(shape, fast_host_device());
+        }
+      }
+      shape.heads = 6;
+      for (const std::int32_t first : {0, 1000}) {
+        shape.rows.clear();
+        for (std::int32_t i = 0; i < 150; ++i) shape.rows.push_back({0, first + i, 0, 0});
+        shape.window = first == 0 ? 0 : 300;
+        shape.seed = seed++;
+        check_attention(shape, fast_host_device());
+      }
+    }
+}
+
+TEST_CASE("CUDA choice of a token equals the scalar one", "[cuda][argmax]") {
+  Random random(11);
+  for (const std::int32_t width : {1, 2, 31, 1024, 1025, 32000, 151936}) {
+    std::vector<float> logits = random.values(std::int64_t{width} * 3);
+    if (width > 2) {
+      logits[static_cast<std::size_t>(width / 2)] = 1e6f;  // a tie: the lower index wins
+      logits[static_cast<std::size_t>(width - 1)] = 1e6f;
+      logits[static_cast<std::size_t>(width + 1)] = std::nanf("");
+      logits[static_cast<std::size_t>(2 * width)] = std::numeric_limits<float>::infinity();
+      logits[static_cast<std::size_t>(2 * width + 1)] = -std::numeric_limits<float>::infinity();
+    }
+    INFO("width " << width);
+    check_argmax(logits, width, {{0, 0, 0, 0}, {5, 4097, 0, 0}, {0, 77, 1, 0}});
+  }
+  check_argmax(std::vector<float>(100, std::nanf("")), 100, {{0, 1, 0, 0}});
+  check_argmax({-0.0f, 0.0f, -0.0f}, 3, {{0, 1, 0, 0}});
+}
+
+TEST_CASE("a captured CUDA pass computes what the same calls compute eagerly", "[cuda][graph]") {
+  Device& device = cuda_device();
+  const MatmulCase shape{.dtypes = {DType::Q4_0}, .rows = 256, .cols = 256, .row_count = 1, .norm = true, .seed = 3};
+  const MatmulData data = matmul_data(shape);
+  DeviceBuffers buffers(device);
+  const DevicePtr<float> first = buffers.put(data.input);
+  const DevicePtr<float> second = buffers.put(data.before[0]);
+  MatmulArgs args{};
+  args.row_count = 1;
+  args.norm_weight = buffers.put(data.norm_weight);
+  args.norm_epsilon = data.norm_epsilon;
+  args.output_count = 1;
+  args.scratch = buffers.take<std::byte>(static_cast<std::int64_t>(device.kernels().scratch_bytes(
+      {.row_count = 1, .input_width = shape.cols, .head_count = 1, .head_dim = 8, .max_positions = 1})));
+  args.outputs[0].matrix = {buffers.put(packed({data.matrices[0]->matrix, {}})), DType::Q4_0, 256, 256};
+  args.epilogue = Epilogue::add;
+  constexpr int kProducts = 12;
+  Stream& stream = buffers.stream();
+  const auto enqueue = [&] {  // each product reads what the last one wrote, and adds to what the last one read
+    for (int i = 0; i < kProducts; ++i) {
+      args.input = i % 2 == 0 ? first : second;
+      args.outputs[0].out = i % 2 == 0 ? second : first;
+      device.kernels().matmul(stream, args);
+    }
+  };
+  enqueue();
+  const std::vector<float> eager = buffers.get(first, shape.cols);
+  stream.upload(first.as<std::byte>(), data.input.data(), data.input.size() * sizeof(float));
+  stream.upload(second.as<std::byte>(), data.before[0].data(), data.before[0].size() * sizeof(float));
+  stream.synchronize();
+  stream.begin_capture();
+  enqueue();
+  const std::unique_ptr<Graph> graph = stream.end_capture();
+  REQUIRE(graph->node_count() >= kProducts);
+  stream.launch(*graph);
+  CHECK(first_difference(eager, buffers.get(first, shape.cols)) == -1);
+}
