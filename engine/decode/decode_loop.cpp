@@ -181,6 +181,7 @@ Generation DecodeLoop::generate(const GenerationRequest& request, const OnToken&
     previous = Clock::now();
     if (std::find(request.end_ids.begin(), request.end_ids.end(), token) != request.end_ids.end()) {
       generation.finish = FinishReason::end_of_generation;
+      generation.end_token = token;
       break;
     }
     history.push_back(token);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,7 @@ struct GenerationRequest {
 struct Generation {
   std::vector<std::int32_t> tokens;  // without the one that ended it
   FinishReason finish = FinishReason::length;
+  std::optional<std::int32_t> end_token;  // the one that ended it, where one did
   // Over every row whose logits were computed: the last one of the prompt, then one a step.
   std::uint64_t logits_hash = 0;
   std::vector<std::uint64_t> step_hashes;
