@@ -1,0 +1,94 @@
+#include "cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/cuda_capture.h"
+#include "cuda/cuda_driver.h"
+#include "cuda/cuda_error.h"
+#include "cuda/cuda_kernels.h"
+#include "cuda/cuda_memory.h"
+#include "cuda/cuda_stream.h"
+
+namespace genai::cuda {
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const DriverApi& driver, const DeviceTraits& traits, std::string name)
+      : ordinal_(traits.ordinal),
+        name_(std::move(name)),
+        memory_(driver, traits.ordinal, captures_),
+        kernels_(traits) {}
+
+  std::string name() const override { return name_; }
+  VirtualMemory& memory() override { return memory_; }
+  Kernels& kernels() override { return kernels_; }
+  std::unique_ptr<Stream> create_stream() override {
+    return std::make_unique<CudaStream>(ordinal_, memory_, captures_);
+  }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(ordinal_); }
+
+ private:
+  const int ordinal_;
+  const std::string name_;
+  ActiveCaptures captures_;
+  CudaMemory memory_;
+  CudaKernels kernels_;
+};
+
+OpenedDevice absent(std::string problem) {
+  OpenedDevice answer;
+  answer.problem = std::move(problem);
+  return answer;
+}
+
+int attribute(cudaDeviceAttr which, int ordinal) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, which, ordinal));
+  return value;
+}
+
+}  // namespace
+
+OpenedDevice open_cuda_device(int ordinal) {
+  int device_count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&device_count);
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+    return absent(std::string("no CUDA device: ") + cudaGetErrorString(status));
+  }
+  if (device_count == 0) return absent("no CUDA device: the driver lists none");
+  if (ordinal < 0 || ordinal >= device_count)
+    return absent("no CUDA device " + std::to_string(ordinal) + ": the driver lists " + std::to_string(device_count) +
+                  ", counted from 0");
+
+  DriverLookup driver = find_driver_api();
+  if (!driver.api) return absent("no usable CUDA device: " + driver.problem);
+
+  OpenedDevice opened;
+  DeviceTraits& traits = opened.traits;
+  traits.ordinal = ordinal;
+  CUDA_CHECK(cudaDriverGetVersion(&traits.driver_version));
+  traits.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, ordinal) +
+                              attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
+  if (traits.compute_capability < 75)
+    return absent("the CUDA device is of compute capability " + std::to_string(traits.compute_capability / 10) + "." +
+                  std::to_string(traits.compute_capability % 10) + ", and genai needs 7.5");
+  traits.sm_count = attribute(cudaDevAttrMultiProcessorCount, ordinal);
+  traits.l2_bytes = attribute(cudaDevAttrL2CacheSize, ordinal);
+  traits.shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+  traits.shared_bytes_per_sm = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, ordinal);
+
+  CUDA_CHECK(cudaSetDevice(ordinal));  // creates the context
+  int has_virtual_memory = 0;
+  DRIVER_CHECK(*driver.api, device_get_attribute(&has_virtual_memory,
+                                                 CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal));
+  if (has_virtual_memory == 0) return absent("the CUDA device does not support virtual memory management");
+
+  cudaDeviceProp properties = {};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, ordinal));
+  opened.device = std::make_unique<CudaDevice>(*driver.api, traits, properties.name);
+  return opened;
+}
+
+}  // namespace genai::cuda

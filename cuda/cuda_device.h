@@ -1,0 +1,32 @@
+// cuda_device.h - opens an NVIDIA GPU as a Device. That there is none (no driver, no GPU, no such ordinal) is an
+// answer, not an error: `problem` says why in words that can be shown to a user. Needs no CUDA header to include.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/device/device.h"
+
+namespace genai::cuda {
+
+struct DeviceTraits {
+  int ordinal = 0;
+  int driver_version = 0;      // as the driver counts: 13000 is 13.0
+  int compute_capability = 0;  // 90 is 9.0
+  int sm_count = 0;
+  int l2_bytes = 0;
+  int shared_bytes_per_block = 0;  // after opting in
+  int shared_bytes_per_sm = 0;
+};
+
+struct OpenedDevice {
+  std::unique_ptr<Device> device;  // null: see problem
+  DeviceTraits traits;
+  std::string problem;
+};
+
+// Throws DeviceError only when a device is there and fails. Objects that the device hands out must not outlive it.
+OpenedDevice open_cuda_device(int ordinal);
+
+}  // namespace genai::cuda

@@ -1,0 +1,79 @@
+#include "cuda/cuda_kernels.h"
+
+#include <algorithm>
+
+#include "cuda/cuda_stream.h"
+#include "cuda/launch.h"
+#include "engine/error.h"
+
+namespace genai::cuda {
+namespace {
+
+LaunchTarget target_of(Stream& stream, const DeviceTraits& traits) {
+  return {static_cast<CudaStream&>(stream).use(), traits};
+}
+
+void expect_cache(const CacheView& cache, int head_count) {
+  GENAI_EXPECT(cache.head_dim > 0 && cache.head_dim % 8 == 0, "head_dim must be a multiple of 8");
+  GENAI_EXPECT(cache.kv_head_count > 0 && head_count % cache.kv_head_count == 0,
+               "query heads must be a multiple of key-value heads");
+}
+
+}  // namespace
+
+CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {}
+
+std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
+  return std::max(PreparedInput::bytes(limits.row_count, limits.input_width),
+                  attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions));
+}
+
+void CudaKernels::embed(Stream& stream, const EmbedArgs& args) {
+  if (args.row_count == 0) return;
+  launch_embed(target_of(stream, traits_), args);
+}
+
+void CudaKernels::matmul(Stream& stream, const MatmulArgs& args) {
+  GENAI_EXPECT(args.output_count >= 1 && args.output_count <= MatmulArgs::kMaxOutputs, "one to three outputs");
+  for (int index = 0; index < args.output_count; ++index)
+    GENAI_EXPECT(args.outputs[index].matrix.cols == args.outputs[0].matrix.cols, "outputs read inputs of one width");
+  if (args.row_count == 0) return;
+  const LaunchTarget target = target_of(stream, traits_);
+  const PreparedInput prepared = PreparedInput::in_scratch(args.scratch, args.row_count, args.outputs[0].matrix.cols);
+  launch_prepare_input(target, args, prepared);
+  launch_matmul_plain(target, args, prepared);
+}
+
+void CudaKernels::norm_add(Stream& stream, const NormAddArgs& args) {
+  if (args.row_count == 0) return;
+  launch_norm_add(target_of(stream, traits_), args);
+}
+
+void CudaKernels::gate(Stream& stream, const GateArgs& args) {
+  if (args.row_count == 0) return;
+  launch_gate(target_of(stream, traits_), args);
+}
+
+void CudaKernels::rotate(Stream& stream, const RotateArgs& args) {
+  expect_cache(args.cache, args.head_count);
+  if (args.row_count == 0) return;
+  launch_rotate(target_of(stream, traits_), args);
+}
+
+void CudaKernels::attention(Stream& stream, const AttentionArgs& args) {
+  expect_cache(args.cache, args.head_count);
+  if (args.row_count == 0) return;
+  launch_attention_plain(target_of(stream, traits_), args);
+}
+
+void CudaKernels::argmax(Stream& stream, const ArgmaxArgs& args) {
+  if (args.row_count == 0) return;
+  launch_argmax_plain(target_of(stream, traits_), args);
+}
+
+void CudaKernels::advance_step(Stream& stream, const AdvanceArgs& args) {
+  if (args.row_count == 0) return;
+  launch_advance_step(target_of(stream, traits_), args);
+}
+
+}  // namespace genai::cuda

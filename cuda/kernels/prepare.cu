@@ -1,0 +1,93 @@
+// prepare.cu - the input of a product: RMS norm, then blocks of 32 to int8.   q = rint(x / d), d = amax / 127
+// Shapes   input (M, K) f32; quants (M, Kp), scales and sums (M, Kp / 32), Kp = K rounded up to 128.
+// Mapping  one block of 256 threads a row; a warp a block of 32.
+// Bound    memory, and small: 4*M*K bytes in, M*(Kp + Kp/4) out.
+// Twin     engine/host, the same operations in the same order (engine/README.md, "Quantised activations").
+#include <algorithm>
+
+#include "cuda/kernels/warp.cuh"
+#include "cuda/launch.h"
+#include "engine/packed_layout.h"
+
+namespace genai::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::size_t kAlignment = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    prepare_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
+                   PreparedInput prepared) {
+  __shared__ float shared[kThreads];
+  const int row = static_cast<int>(blockIdx.x);
+  const float* x = input + static_cast<std::int64_t>(row) * input_stride;
+  float inverse = 1.0f;
+  if (norm_weight != nullptr) {
+    inverse = block_inverse_rms(x, cols, epsilon, shared);
+    if (threadIdx.x == 0) prepared.inverse_rms[row] = inverse;
+  }
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int block_count = prepared.width / kBlockWidth;
+  for (int block = static_cast<int>(threadIdx.x) / kWarpLanes; block < block_count; block += kThreads / kWarpLanes) {
+    const int column = block * kBlockWidth + lane;
+    float value = 0.0f;
+    if (column < cols) {
+      value = x[column];
+      if (norm_weight != nullptr) value = (value * inverse) * norm_weight[column];
+    }
+    unsigned amax = float_bits(value) & 0x7fffffffu;
+#pragma unroll
+    for (int stride = 16; stride > 0; stride /= 2) amax = max(amax, __shfl_xor_sync(kFullWarp, amax, stride));
+    const float scale = activation_scale(amax);
+    const float inverse_scale = scale > 0.0f ? 1.0f / scale : 0.0f;
+    const int quant = quantize_activation(value, inverse_scale);
+    int sum = quant;
+#pragma unroll
+    for (int stride = 16; stride > 0; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
+    prepared.quants[static_cast<std::int64_t>(row) * prepared.width + column] = static_cast<signed char>(quant);
+    if (lane == 0) {
+      const std::int64_t index = static_cast<std::int64_t>(row) * block_count + block;
+      prepared.scales[index] = scale;
+      prepared.sums[index] = scale * static_cast<float>(sum);
+    }
+  }
+}
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+std::size_t PreparedInput::bytes(int row_count, int cols) {
+  const std::size_t rows = static_cast<std::size_t>(std::max(row_count, 0));
+  const std::size_t padded = static_cast<std::size_t>(padded_width(cols));
+  return aligned(rows * padded) + 2 * aligned(rows * padded / kBlockWidth * sizeof(float)) +
+         aligned(rows * sizeof(float));
+}
+
+PreparedInput PreparedInput::in_scratch(DevicePtr<std::byte> scratch, int row_count, int cols) {
+  const std::size_t rows = static_cast<std::size_t>(row_count);
+  const std::size_t padded = static_cast<std::size_t>(padded_width(cols));
+  std::uint64_t address = scratch.address();
+  const auto take = [&address](std::size_t bytes) {
+    const std::uint64_t begin = address;
+    address += aligned(bytes);
+    return begin;
+  };
+  PreparedInput prepared = {};
+  prepared.quants = reinterpret_cast<signed char*>(take(rows * padded));
+  prepared.scales = reinterpret_cast<float*>(take(rows * padded / kBlockWidth * sizeof(float)));
+  prepared.sums = reinterpret_cast<float*>(take(rows * padded / kBlockWidth * sizeof(float)));
+  prepared.inverse_rms = reinterpret_cast<float*>(take(rows * sizeof(float)));
+  prepared.width = static_cast<int>(padded);
+  prepared.row_count = row_count;
+  return prepared;
+}
+
+void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, const PreparedInput& prepared) {
+  launch_kernel("prepare_kernel", prepare_kernel, dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads), 0,
+                target.stream, reinterpret_cast<const float*>(args.input.address()), args.input_stride,
+                args.outputs[0].matrix.cols, reinterpret_cast<const float*>(args.norm_weight.address()),
+                args.norm_epsilon, prepared);
+}
+
+}  // namespace genai::cuda

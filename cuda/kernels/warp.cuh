@@ -1,0 +1,69 @@
+// warp.cuh - pointers out of DevicePtr, and the sums of engine/README.md across the threads of a warp or a block.
+// Adding is commutative to the bit, so a butterfly gives every lane the bits of the tree.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "engine/device/device_ptr.h"
+#include "engine/exact_math.h"
+
+namespace genai::cuda {
+
+inline constexpr unsigned kFullWarp = 0xffffffffu;
+inline constexpr int kWarpLanes = 32;
+
+// In a grid's y and z no more blocks are allowed.
+inline constexpr unsigned kMaxGridY = 65535;
+
+template <class T>
+__device__ __forceinline__ T* raw(DevicePtr<T> pointer) {
+  return reinterpret_cast<T*>(pointer.address());
+}
+
+// tree_n over the lanes of a warp, n = 2 * kStride a power of two up to 32; every lane gets the sum of its n lanes.
+template <int kStride>
+__device__ __forceinline__ float warp_tree(float partial) {
+#pragma unroll
+  for (int stride = kStride; stride > 0; stride /= 2) partial = partial + __shfl_xor_sync(kFullWarp, partial, stride);
+  return partial;
+}
+
+// p[0] + p[1] + ... + p[31], left to right, one partial a lane.
+__device__ __forceinline__ float warp_chain(float partial) {
+  float sum = __shfl_sync(kFullWarp, partial, 0);
+#pragma unroll
+  for (int lane = 1; lane < kWarpLanes; ++lane) sum = sum + __shfl_sync(kFullWarp, partial, lane);
+  return sum;
+}
+
+// tree_256 of eight partials a lane, partial index = 32 * k + lane.
+__device__ __forceinline__ float warp_tree_256(const float (&partial)[8]) {
+  const float a = partial[0] + partial[4];
+  const float b = partial[1] + partial[5];
+  const float c = partial[2] + partial[6];
+  const float d = partial[3] + partial[7];
+  return warp_tree<16>((a + c) + (b + d));
+}
+
+// tree_256 of one partial a thread; blocks of 256 threads; `shared` holds 256 floats and may be used again after the
+// next barrier of the block.
+__device__ __forceinline__ float block_tree_256(float partial, float* shared) {
+  shared[threadIdx.x] = partial;
+  __syncthreads();
+  float partials[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) partials[k] = shared[kWarpLanes * k + threadIdx.x % kWarpLanes];
+  return warp_tree_256(partials);
+}
+
+__device__ __forceinline__ float inverse_rms(float sum_of_squares, int width, float epsilon) {
+  return 1.0f / sqrtf(sum_of_squares / static_cast<float>(width) + epsilon);
+}
+
+// 1 / rms of a row by a block of 256 threads, and the same on every thread. `shared` as for block_tree_256.
+__device__ __forceinline__ float block_inverse_rms(const float* row, int width, float epsilon, float* shared) {
+  float partial = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += 256) partial = exact_fma(row[i], row[i], partial);
+  return inverse_rms(block_tree_256(partial, shared), width, epsilon);
+}
+
+}  // namespace genai::cuda

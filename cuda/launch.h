@@ -1,0 +1,58 @@
+// launch.h - the launchers of all kernels, one per operation and way of doing it, and the one function that launches. A
+// launcher checks nothing but shapes it cannot serve; it enqueues and returns, and is legal inside a capture. Which
+// launcher serves a call is decided in cuda_kernels.cpp.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_error.h"
+#include "engine/device/kernels.h"
+
+namespace genai::cuda {
+
+struct LaunchTarget {
+  cudaStream_t stream;
+  const DeviceTraits& traits;
+};
+
+// `kernel_name` is for the error message.
+template <class... Parameters, class... Arguments>
+void launch_kernel(const char* kernel_name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                   std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+  if (status != cudaSuccess) throw_cuda_error(status, kernel_name, __FILE__, __LINE__);
+}
+
+// Activations as a product with quantised weights reads them, for M rows of K values padded to `width`.
+struct PreparedInput {
+  signed char* quants;  // (M, width)
+  float* scales;        // (M, width / 32)
+  float* sums;          // (M, width / 32): scale * sum of the block's quants
+  float* inverse_rms;   // (M), where there is a norm
+  int width;
+  int row_count;
+
+  static std::size_t bytes(int row_count, int cols);
+  static PreparedInput in_scratch(DevicePtr<std::byte> scratch, int row_count, int cols);
+};
+
+void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, const PreparedInput& prepared);
+void launch_matmul_plain(const LaunchTarget& target, const MatmulArgs& args, const PreparedInput& prepared);
+void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
+void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args);
+void launch_gate(const LaunchTarget& target, const GateArgs& args);
+void launch_rotate(const LaunchTarget& target, const RotateArgs& args);
+std::size_t attention_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
+void launch_attention_plain(const LaunchTarget& target, const AttentionArgs& args);
+void launch_argmax_plain(const LaunchTarget& target, const ArgmaxArgs& args);
+void launch_advance_step(const LaunchTarget& target, const AdvanceArgs& args);
+
+}  // namespace genai::cuda
