@@ -1,0 +1,215 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cli/flag_values.h"
+#include "engine/error.h"
+
+namespace genai::cli {
+namespace {
+
+constexpr std::int64_t kMostContext = std::int64_t{1} << 27;
+constexpr std::int64_t kMostPassRows = 65536;
+constexpr std::int64_t kMostThreads = 4096;
+constexpr std::int64_t kDefaultPassRows = 512;
+constexpr std::int64_t kDefaultBatch = 2048;
+
+std::string require_path(const RawValue& value) {
+  if (value.text.empty()) throw UsageError(fmt::format("{}: the path is empty", value.origin), "name a file");
+  return value.text;
+}
+
+std::string model_path(const RawCommandLine& line) {
+  const RawValue* model = line.find(Flag::model);
+  if (!line.positional.empty()) {
+    if (model != nullptr && !model->from_environment)
+      throw UsageError("the model is named twice", "give it once: genai inspect FILE, or with -m");
+    return line.positional.front();
+  }
+  if (model == nullptr)
+    throw UsageError("no model is given", fmt::format("name a GGUF file: genai {} -m FILE; genai --help has examples",
+                                                      verb_name(line.verb)));
+  return require_path(*model);
+}
+
+// Of two sources, a flag puts a variable aside; two flags (or two variables) contradict each other.
+PromptOptions prompt_options(const RawCommandLine& line) {
+  const RawValue* text = line.find(Flag::prompt);
+  const RawValue* file = line.find(Flag::file);
+  if (text != nullptr && file != nullptr) {
+    if (text->from_environment == file->from_environment)
+      throw UsageError(fmt::format("{} and {} both give a prompt", text->origin, file->origin),
+                       "leave one of them out");
+    if (text->from_environment)
+      text = nullptr;
+    else
+      file = nullptr;
+  }
+  PromptOptions options;
+  options.parse_special = choose_switch(line, Flag::parse_special, Flag::no_parse_special, true);
+  if (file != nullptr) {
+    options.source = PromptOptions::Source::file;
+    options.text = require_path(*file);
+  } else if (text == nullptr) {
+    throw UsageError("no prompt is given", "give one with -p \"...\", from a file with -f FILE, from stdin with -p -");
+  } else if (text->text == "-") {
+    options.source = PromptOptions::Source::standard_input;
+  } else {
+    options.text = is_switched_on(line, Flag::escape) ? replace_escapes(*text) : text->text;
+  }
+  return options;
+}
+
+DeviceRequest device_request(const RawCommandLine& line, const Environment& environment) {
+  DeviceRequest request;
+  if (const RawValue* device = line.find(Flag::device)) {
+    if (device->text.starts_with("cuda:")) {
+      const RawValue ordinal{device->text.substr(5), device->origin + " cuda:", device->from_environment};
+      request.cuda_ordinal = static_cast<int>(parse_integer(ordinal, 0, 1023));
+      request.backend = Backend::cuda;
+    } else {
+      constexpr Backend kBackends[] = {Backend::automatic, Backend::host, Backend::cuda};
+      request.backend = kBackends[parse_choice(*device, {"auto", "cpu", "cuda"})];
+    }
+  }
+  if (const RawValue* threads = line.find(Flag::threads))
+    request.threads = static_cast<int>(parse_integer(*threads, 1, kMostThreads));
+  if (const auto found = environment.find("GENAI_ISA"); found != environment.end())
+    request.instruction_set = found->second;
+  return request;
+}
+
+CacheType cache_type(const RawCommandLine& line) {
+  const RawValue* keys = line.find(Flag::cache_type_k);
+  const RawValue* values = line.find(Flag::cache_type_v);
+  constexpr CacheType kTypes[] = {CacheType::f16, CacheType::f32};
+  const auto type_of = [&](const RawValue* value) {
+    return value == nullptr ? CacheType::f16 : kTypes[parse_choice(*value, {"f16", "f32"})];
+  };
+  if (type_of(keys) != type_of(values))
+    throw UsageError("keys and values must be cached in the same type",
+                     "give -ctk and -ctv the same type: f16 or f32 (f16 where one is left out)");
+  return type_of(keys);
+}
+
+SamplerSettings sampler_settings(const RawCommandLine& line, std::vector<std::string>& warnings) {
+  SamplerSettings settings;
+  const std::pair<Flag, double*> numbers[] = {
+      {Flag::temp, &settings.temperature},
+      {Flag::top_p, &settings.top_p},
+      {Flag::min_p, &settings.min_p},
+      {Flag::typical, &settings.typical_p},
+      {Flag::repeat_penalty, &settings.repeat_penalty},
+      {Flag::presence_penalty, &settings.presence_penalty},
+      {Flag::frequency_penalty, &settings.frequency_penalty},
+  };
+  for (const auto& [flag, setting] : numbers)
+    if (const RawValue* value = line.find(flag)) *setting = parse_number(*value);
+  constexpr std::int64_t kMost = 0x7fffffff;
+  if (const RawValue* value = line.find(Flag::top_k))
+    settings.top_k = static_cast<std::int32_t>(parse_integer(*value, 0, kMost));
+  if (const RawValue* value = line.find(Flag::repeat_last_n))
+    settings.repeat_last_n = static_cast<std::int32_t>(parse_integer(*value, -1, kMost));
+  settings.validate();
+
+  if (settings.temperature == 0.0) {
+    std::string idle;
+    for (const Flag flag : {Flag::top_k, Flag::top_p, Flag::min_p, Flag::typical})
+      if (const RawValue* value = line.find(flag)) idle += (idle.empty() ? "" : ", ") + value->origin;
+    if (!idle.empty()) warnings.push_back(fmt::format("{} cannot change a greedy choice: give --temp as well", idle));
+  }
+  return settings;
+}
+
+std::optional<std::uint64_t> seed(const RawCommandLine& line) {
+  const RawValue* value = line.find(Flag::seed);
+  if (value == nullptr || value->text == "-1") return std::nullopt;
+  return parse_unsigned(*value);
+}
+
+std::vector<std::string> stops(const RawCommandLine& line) {
+  std::vector<std::string> texts;
+  const auto found = line.values.find(Flag::stop);
+  if (found == line.values.end()) return texts;
+  for (const RawValue& value : found->second) {
+    texts.push_back(is_switched_on(line, Flag::escape) ? replace_escapes(value) : value.text);
+    if (texts.back().empty())
+      throw UsageError(fmt::format("{}: an empty text would stop at once", value.origin), "leave it out");
+  }
+  return texts;
+}
+
+std::int32_t pass_rows(const RawCommandLine& line) {
+  const RawValue* rows = line.find(Flag::ubatch_size);
+  const RawValue* batch = line.find(Flag::batch_size);
+  return static_cast<std::int32_t>(
+      std::min(rows == nullptr ? kDefaultPassRows : parse_integer(*rows, 1, kMostPassRows),
+               batch == nullptr ? kDefaultBatch : parse_integer(*batch, 1, kMostPassRows)));
+}
+
+ReportForm report_form(const RawCommandLine& line) {
+  constexpr ReportForm kForms[] = {ReportForm::json, ReportForm::human, ReportForm::none};
+  if (const RawValue* form = line.find(Flag::report)) return kForms[parse_choice(*form, {"json", "human", "none"})];
+  return is_switched_on(line, Flag::quiet) ? ReportForm::none : ReportForm::automatic;
+}
+
+}  // namespace
+
+LogLevel make_log_level(const RawCommandLine& line) {
+  constexpr LogLevel kLevels[] = {LogLevel::none, LogLevel::error, LogLevel::warn, LogLevel::info, LogLevel::debug};
+  if (const RawValue* level = line.find(Flag::log_level))
+    return kLevels[parse_choice(*level, {"none", "error", "warn", "info", "debug"})];
+  return is_switched_on(line, Flag::quiet) ? LogLevel::error : LogLevel::info;
+}
+
+RunOptions make_run_options(const RawCommandLine& line, const Environment& environment,
+                            std::vector<std::string>& warnings) {
+  RunOptions options;
+  options.model_path = model_path(line);
+  options.prompt = prompt_options(line);
+  options.force_pre_tokenizer = is_switched_on(line, Flag::force);
+  if (const RawValue* value = line.find(Flag::predict))
+    options.max_tokens = static_cast<std::int32_t>(parse_integer(*value, -1, kMostContext));
+  if (const RawValue* value = line.find(Flag::ctx_size))
+    options.context = static_cast<std::int32_t>(parse_integer(*value, 0, kMostContext));
+  options.pass_rows = pass_rows(line);
+  options.seed = seed(line);
+  options.sampler = sampler_settings(line, warnings);
+  options.stops = stops(line);
+  options.ignore_end = is_switched_on(line, Flag::ignore_eos);
+  options.device = device_request(line, environment);
+  if (const RawValue* value = line.find(Flag::gpu_budget))
+    options.budget = parse_memory_limit(value->text, value->origin);
+  options.cache_type = cache_type(line);
+  options.graph = choose_switch(line, Flag::cuda_graph, Flag::no_cuda_graph, true);
+  options.check = is_switched_on(line, Flag::check);
+  options.show_special = is_switched_on(line, Flag::special);
+  options.dump_prompt = is_switched_on(line, Flag::dump_prompt);
+  options.report = report_form(line);
+  if (const RawValue* value = line.find(Flag::report_file)) options.report_file = require_path(*value);
+  return options;
+}
+
+TokenizeOptions make_tokenize_options(const RawCommandLine& line) {
+  TokenizeOptions options;
+  options.model_path = model_path(line);
+  options.prompt = prompt_options(line);
+  options.force_pre_tokenizer = is_switched_on(line, Flag::force);
+  options.add_special = !is_switched_on(line, Flag::no_bos);
+  const bool ids = is_switched_on(line, Flag::ids);
+  const bool json = is_switched_on(line, Flag::json);
+  if (ids && json) throw UsageError("--ids and --json contradict each other", "leave one of the two out");
+  options.form = ids ? TokenizeOptions::Form::ids : json ? TokenizeOptions::Form::json : TokenizeOptions::Form::lines;
+  return options;
+}
+
+InspectOptions make_inspect_options(const RawCommandLine& line) {
+  return {.model_path = model_path(line),
+          .json = is_switched_on(line, Flag::json),
+          .check = is_switched_on(line, Flag::check)};
+}
+
+}  // namespace genai::cli

@@ -1,0 +1,74 @@
+// options.h - the command line as one validated value a verb: everything that can be refused without opening a file has
+// been refused. Plain values; nothing here opens, reads or prints.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/byte_size.h"
+#include "cli/command_line.h"
+#include "cli/console.h"
+#include "engine/decode/sampler.h"
+#include "engine/device/kernels.h"
+#include "engine/open_device.h"
+
+namespace genai::cli {
+
+struct PromptOptions {
+  enum class Source { text, file, standard_input };
+  Source source = Source::text;
+  std::string text;  // the text, escapes already replaced, or the file's path
+  bool parse_special = true;
+};
+
+enum class ReportForm { automatic, json, human, none };
+
+struct RunOptions {
+  std::string model_path;
+  PromptOptions prompt;
+  bool force_pre_tokenizer = false;
+
+  std::int32_t max_tokens = -1;
+  std::optional<std::int32_t> context;  // nothing: the model's, 4096 at most; 0: the model's
+  std::int32_t pass_rows = 512;         // prompt tokens in one pass
+  std::optional<std::uint64_t> seed;    // nothing: a random one
+  SamplerSettings sampler;              // but for the seed
+  std::vector<std::string> stops;
+  bool ignore_end = false;
+
+  DeviceRequest device;
+  MemoryLimit budget;
+  CacheType cache_type = CacheType::f16;
+  bool graph = true;
+  bool check = false;
+
+  bool show_special = false;
+  bool dump_prompt = false;
+  ReportForm report = ReportForm::automatic;
+  std::string report_file;  // empty: none
+};
+
+struct TokenizeOptions {
+  enum class Form { lines, ids, json };
+  std::string model_path;
+  PromptOptions prompt;
+  bool force_pre_tokenizer = false;
+  bool add_special = true;
+  Form form = Form::lines;
+};
+
+struct InspectOptions {
+  std::string model_path;
+  bool json = false;
+  bool check = false;
+};
+
+// All of these throw UsageError. Something that is allowed but does nothing is added to `warnings`.
+LogLevel make_log_level(const RawCommandLine& line);
+RunOptions make_run_options(const RawCommandLine& line, const Environment& environment,
+                            std::vector<std::string>& warnings);
+TokenizeOptions make_tokenize_options(const RawCommandLine& line);
+InspectOptions make_inspect_options(const RawCommandLine& line);
+
+}  // namespace genai::cli

@@ -1,0 +1,127 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "cli/byte_size.h"
+#include "cli/content_hash.h"
+#include "cli/version.h"
+
+namespace genai::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Numbers that a person may compare by eye: microseconds are enough of a millisecond.
+double rounded(double value) { return std::round(value * 1000.0) / 1000.0; }
+double milliseconds(double seconds) { return rounded(seconds * 1000.0); }
+
+template <class Value>
+void put(Json& json, const char* name, const std::optional<Value>& value) {
+  if (value) json[name] = *value;
+}
+
+std::optional<double> rate(double count, std::optional<double> seconds) {
+  if (!seconds || !(*seconds > 0.0) || !(count > 0.0)) return std::nullopt;
+  return count / *seconds;
+}
+
+std::optional<double> decode_rate(const Report& report) {
+  const std::vector<double>& times = report.inter_token_seconds;
+  return rate(static_cast<double>(times.size()), std::accumulate(times.begin(), times.end(), 0.0));
+}
+
+std::optional<double> prefill_rate(const Report& report) {
+  return rate(static_cast<double>(report.prompt_tokens), report.prefill_seconds);
+}
+
+void put_times(Json& json, const Report& report) {
+  json["load_ms"] = milliseconds(report.load_seconds);
+  if (report.time_to_first_token_seconds)
+    json["time_to_first_token_ms"] = milliseconds(*report.time_to_first_token_seconds);
+  if (const auto speed = prefill_rate(report)) json["prefill_tokens_per_second"] = rounded(*speed);
+  if (const auto speed = decode_rate(report)) json["decode_tokens_per_second"] = rounded(*speed);
+  if (report.inter_token_seconds.empty()) return;
+  std::vector<double> sorted = report.inter_token_seconds;
+  std::sort(sorted.begin(), sorted.end());
+  json["inter_token_ms"] = {{"p50", milliseconds(percentile(sorted, 0.50))},
+                            {"p90", milliseconds(percentile(sorted, 0.90))},
+                            {"p99", milliseconds(percentile(sorted, 0.99))},
+                            {"max", milliseconds(sorted.back())}};
+}
+
+}  // namespace
+
+double percentile(const std::vector<double>& values, double share) {
+  const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size())));
+  return values[std::clamp<std::size_t>(rank, 1, values.size()) - 1];
+}
+
+std::string report_json(const Report& report) {
+  Json json;
+  json["schema_version"] = kReportSchema;
+  json["genai_version"] = kVersion;
+  json["arithmetic"] = kArithmetic;
+  json["device"]["name"] = report.device_name;
+  put(json["device"], "sm_count", report.sm_count);
+  Json& host = json["host"];
+  if (!report.cpu_name.empty()) host["cpu"] = report.cpu_name;
+  host["threads"] = report.threads;
+  host["threads_reason"] = report.threads_reason;
+  if (!report.instruction_set.empty()) host["isa"] = report.instruction_set;
+  json["model"] = {{"path", report.model_path},
+                   {"arch", report.model_arch},
+                   {"bytes", report.model_bytes},
+                   {"hash", hash_text(report.model_hash)}};
+  json["mode"] = "resident";
+  if (!report.fallback_reason.empty()) json["fallback_reason"] = report.fallback_reason;
+  put(json, "budget_bytes", report.budget_bytes);
+  json["committed_peak_bytes"] = report.committed_peak_bytes;
+  json["resident_bytes"] = report.resident_bytes;
+  json["cold_bytes"] = report.cold_bytes;
+  json["step_weight_bytes"] = report.step_weight_bytes;
+  put(json, "captures", report.captures);
+  put(json, "replays", report.replays);
+  put(json, "fallbacks", report.fallbacks);
+  put(json, "invalidations", report.invalidations);
+  put(json, "segments", report.segments);
+  put(json, "eager_nodes", report.eager_nodes);
+  json["kv_committed_bytes"] = report.kv_committed_bytes;
+  put(json, "kv_growth_events", report.kv_growth_events);
+  put(json, "kv_bytes_moved", report.kv_bytes_moved);
+  json["context_tokens"] = report.context_tokens;
+  json["ubatch_tokens"] = report.pass_rows;
+  json["batch"] = report.batch;
+  json["prompt_tokens"] = report.prompt_tokens;
+  json["generated_tokens"] = report.generated_tokens;
+  put_times(json, report);
+  json["seed"] = report.seed;
+  json["finish_reason"] = report.finish_reason;
+  json["prompt_hash"] = hash_text(report.prompt_hash);
+  json["output_hash"] = hash_text(report.output_hash);
+  if (report.logits_hash) json["logits_hash"] = hash_text(*report.logits_hash);
+  put(json, "rss_peak_bytes", report.rss_peak_bytes);
+  // Paths are bytes of any kind; JSON is not.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string report_summary(const Report& report) {
+  std::string line = fmt::format("[{} tokens", report.generated_tokens);
+  if (const auto speed = decode_rate(report))
+    line += fmt::format(" at {:.1f} tok/s ({:.2f} GB/s of weights)", *speed,
+                        *speed * static_cast<double>(report.step_weight_bytes) / 1e9);
+  line += fmt::format(" | prompt {}", report.prompt_tokens);
+  if (const auto speed = prefill_rate(report)) line += fmt::format(" at {:.1f} tok/s", *speed);
+  if (report.time_to_first_token_seconds)
+    line += fmt::format(" | first token {:.0f} ms", *report.time_to_first_token_seconds * 1000.0);
+  line += fmt::format(" | load {:.2f} s | {}", report.load_seconds, byte_size_text(report.committed_peak_bytes));
+  line += fmt::format(" | {}", report.device_name);
+  if (report.logits_hash) line += fmt::format(" | logits {}", hash_text(*report.logits_hash));
+  return line + fmt::format(" | seed {} | {}]", report.seed, report.finish_reason);
+}
+
+}  // namespace genai::cli

@@ -1,0 +1,62 @@
+// report.h - what a run did, for people and for programs. A field that is empty was not measured and is left out; 0 is
+// a measured zero. cli/README.md says what each field means.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace genai::cli {
+
+struct Report {
+  std::string device_name;
+  std::optional<int> sm_count;
+  std::string fallback_reason;  // empty: none
+
+  std::string cpu_name;  // empty: the system does not say
+  int threads = 0;
+  std::string threads_reason;
+  std::string instruction_set;  // empty: the host computed nothing
+
+  std::string model_path;
+  std::string model_arch;
+  std::uint64_t model_bytes = 0;
+  std::uint64_t model_hash = 0;
+
+  std::optional<std::uint64_t> budget_bytes;
+  std::uint64_t committed_peak_bytes = 0;
+  std::uint64_t resident_bytes = 0;
+  std::uint64_t cold_bytes = 0;
+  std::uint64_t step_weight_bytes = 0;  // weights that one step reads
+
+  std::optional<std::uint64_t> captures, replays, fallbacks, invalidations, segments, eager_nodes;
+  std::uint64_t kv_committed_bytes = 0;
+  std::optional<std::uint64_t> kv_growth_events, kv_bytes_moved;
+
+  std::int32_t context_tokens = 0;
+  std::int32_t pass_rows = 0;
+  int batch = 1;
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t generated_tokens = 0;
+
+  double load_seconds = 0.0;
+  std::optional<double> prefill_seconds;
+  std::optional<double> time_to_first_token_seconds;
+  std::vector<double> inter_token_seconds;
+
+  std::uint64_t seed = 0;
+  std::string finish_reason;
+  std::uint64_t prompt_hash = 0;
+  std::uint64_t output_hash = 0;
+  std::optional<std::uint64_t> logits_hash;  // empty: no logits were computed
+  std::optional<std::uint64_t> rss_peak_bytes;
+};
+
+// The smallest of `values` that at least `share` of them do not exceed. REQUIRES: values, sorted; 0 < share <= 1.
+double percentile(const std::vector<double>& values, double share);
+
+// One line, no line break.
+std::string report_json(const Report& report);
+std::string report_summary(const Report& report);
+
+}  // namespace genai::cli

@@ -1,0 +1,84 @@
+#include "cli/run_report.h"
+
+#include "cli/content_hash.h"
+#include "cli/machine_facts.h"
+
+namespace genai::cli {
+namespace {
+
+std::uint64_t prompt_hash(const std::vector<std::int32_t>& prompt) {
+  ContentHash hash;
+  for (const std::int32_t token : prompt) hash.add(static_cast<std::uint64_t>(token));
+  return hash.value();
+}
+
+// Bytes of weights that a step has to read: all, but for an embedding that is looked up only.
+std::uint64_t step_weight_bytes(const WeightMap& map) {
+  const PlacedTensor* embedding = map.find("token_embd.weight");
+  const bool is_tied = map.find("output.weight") == nullptr;
+  return embedding == nullptr || is_tied ? map.total_bytes : map.total_bytes - embedding->size_bytes;
+}
+
+void put_graph_counters(const DecodeCounters& counters, bool graph, Report& report) {
+  report.captures = counters.captures;
+  report.replays = counters.replays;
+  if (!graph || counters.decode_steps == 0) return;
+  report.fallbacks = counters.eager_steps;
+  report.invalidations = counters.captures > 1 ? counters.captures - 1 : 0;
+  report.segments = counters.replays / counters.decode_steps;
+  if (counters.eager_steps == 0) report.eager_nodes = 0;
+}
+
+}  // namespace
+
+RunReport::RunReport(Session& session)
+    : session_(session), cache_address_(session.model().cache().view(0).base.address()) {}
+
+Report RunReport::collect(const GenerationRequest& request, const Generation& generation,
+                          const std::string& finish_reason, std::uint64_t output_hash) const {
+  Model& model = session_.model();
+  const DecodeCounters& counters = session_.loop().counters();
+  const OpenedDevice& opened = session_.device();
+  Report report;
+  report.device_name = opened.device->name();
+  report.sm_count = opened.sm_count;
+  report.fallback_reason = opened.fallback_reason;
+  report.cpu_name = cpu_name();
+  report.threads = opened.threads;
+  report.threads_reason = opened.threads_reason;
+  report.instruction_set = opened.instruction_set;
+  report.model_path = session_.facts().path;
+  report.model_arch = session_.facts().arch;
+  report.model_bytes = session_.facts().bytes;
+  report.model_hash = session_.facts().hash;
+
+  report.budget_bytes = session_.budget_bytes();
+  report.committed_peak_bytes = model.arena().committed_peak_bytes();
+  report.resident_bytes = model.weight_bytes();
+  report.step_weight_bytes = step_weight_bytes(model.weight_map());
+  put_graph_counters(counters, session_.graph(), report);
+  report.kv_committed_bytes = model.cache().committed_bytes();
+  report.kv_growth_events = counters.kv_growth_events;
+  // Growth that moved the cache would have given it another address.
+  const bool moved = model.cache().view(0).base.address() != cache_address_;
+  report.kv_bytes_moved = moved ? model.cache().committed_bytes() : 0;
+
+  report.context_tokens = session_.context_tokens();
+  report.pass_rows = session_.pass_rows();
+  report.prompt_tokens = counters.prompt_tokens;
+  report.generated_tokens = counters.generated_tokens;
+  report.load_seconds = session_.load_seconds();
+  report.prefill_seconds = counters.prefill_seconds;
+  report.time_to_first_token_seconds = counters.time_to_first_token_seconds;
+  report.inter_token_seconds = counters.inter_token_seconds;
+
+  report.seed = request.sampler.seed;
+  report.finish_reason = finish_reason;
+  report.prompt_hash = prompt_hash(request.prompt);
+  report.output_hash = output_hash;
+  if (!generation.step_hashes.empty()) report.logits_hash = generation.logits_hash;
+  report.rss_peak_bytes = rss_peak_bytes();
+  return report;
+}
+
+}  // namespace genai::cli

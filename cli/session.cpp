@@ -1,0 +1,151 @@
+#include "cli/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cli/content_hash.h"
+#include "cli/gguf_vocabulary.h"
+#include "engine/error.h"
+#include "tokenizer/pre_tokenizer_rules.h"
+
+namespace genai::cli {
+namespace {
+
+constexpr std::int32_t kDefaultContext = 4096;
+// What `auto` leaves to others: a sixteenth of the device's memory, at least this.
+constexpr std::uint64_t kSmallestReserveBytes = std::uint64_t{256} << 20;
+constexpr std::size_t kSampleBytes = 64;
+
+std::string names_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kShown ? text + ", ..." : text;
+}
+
+}  // namespace
+
+ModelFacts model_facts(const GgufFile& file, const std::string& arch) {
+  ContentHash hash;
+  for (const GgufMetadata::Entry& entry : file.metadata().entries()) {
+    hash.add(entry.key);
+    hash.add(static_cast<std::uint64_t>(entry.type));
+    hash.add(static_cast<std::uint64_t>(entry.element_type));
+    hash.add(entry.bytes);
+  }
+  for (const TensorInfo& tensor : file.tensors()) {
+    hash.add(tensor.name);
+    hash.add(tensor.type_name);
+    for (const std::uint64_t dimension : tensor.shape) hash.add(dimension);
+    const std::span<const std::byte> data(tensor.data, tensor.bytes);
+    const std::size_t count = std::min<std::size_t>(kSampleBytes, data.size());
+    hash.add(data.first(count));
+    hash.add(data.subspan((data.size() - count) / 2, count));
+    hash.add(data.last(count));
+    file.drop_pages(tensor, 0, tensor.bytes);
+  }
+  hash.add(file.file_bytes());
+  return {.path = file.path(), .arch = arch, .bytes = file.file_bytes(), .hash = hash.value()};
+}
+
+TokenizerAndWarning open_tokenizer(const GgufFile& file, bool force) {
+  Vocabulary vocabulary = read_vocabulary(file);
+  TokenizerAndWarning opened;
+  if (force && vocabulary.model == "gpt2" && find_pre_tokenizer_rule(vocabulary.pre) == nullptr)
+    opened.warning = fmt::format(
+        "the pre-tokenizer '{}' is not known: with --force the default one stands in, and token "
+        "ids may be wrong",
+        vocabulary.pre);
+  try {
+    opened.tokenizer = make_tokenizer(std::move(vocabulary), {.allow_unknown_pre = force});
+  } catch (const TokenizerError& error) {
+    throw ModelFileError(file.path(), error.what(), error.hint());
+  }
+  return opened;
+}
+
+std::optional<std::uint64_t> budget_on(const Device& device, const MemoryInfo& info, const MemoryLimit& limit) {
+  const auto require_known = [&](const std::optional<std::uint64_t>& bytes) {
+    if (bytes) return *bytes;
+    throw DeviceError(fmt::format("{} does not say how much memory it has", device.name()),
+                      "give --gpu-budget in bytes, such as 6GiB");
+  };
+  switch (limit.kind) {
+    case MemoryLimit::Kind::none:
+      return std::nullopt;
+    case MemoryLimit::Kind::bytes:
+      return limit.bytes;
+    case MemoryLimit::Kind::percent:
+      return static_cast<std::uint64_t>(static_cast<double>(require_known(info.total_bytes)) * limit.percent / 100.0);
+    case MemoryLimit::Kind::automatic: {
+      const std::uint64_t reserve = std::max(kSmallestReserveBytes, require_known(info.total_bytes) / 16);
+      const std::uint64_t free_bytes = require_known(info.free_bytes);
+      return free_bytes > reserve ? free_bytes - reserve : 0;
+    }
+  }
+  return std::nullopt;
+}
+
+Session::Session(const SessionOptions& options)
+    : options_(options), file_(std::make_unique<GgufFile>(options.model_path)), config_(read_model_config(*file_)) {
+  TokenizerAndWarning opened = open_tokenizer(*file_, options.force_pre_tokenizer);
+  if (!opened.warning.empty()) warnings_.push_back(opened.warning);
+  tokenizer_ = std::move(opened.tokenizer);
+  if (tokenizer_->vocabulary_size() > static_cast<std::size_t>(config_.vocabulary_size))
+    throw ModelFileError(file_->path(),
+                         fmt::format("the vocabulary has {} tokens and the model {} embeddings",
+                                     tokenizer_->vocabulary_size(), config_.vocabulary_size),
+                         "the file mixes two models; convert it again");
+  facts_ = model_facts(*file_, config_.architecture_name);
+
+  const std::int32_t trained = config_.context_tokens;
+  context_tokens_ = options.context.value_or(std::min(trained, kDefaultContext));
+  if (context_tokens_ == 0) context_tokens_ = trained;
+  if (context_tokens_ > trained)
+    warnings_.push_back(fmt::format("the context of {} tokens is longer than the {} that the model was trained for",
+                                    context_tokens_, trained));
+  pass_rows_ = std::min(options.pass_rows, context_tokens_);
+}
+
+std::vector<std::int32_t> Session::encode(std::string_view prompt, bool parse_special) const {
+  return tokenizer_->encode(prompt, {.add_special = true, .parse_special = parse_special});
+}
+
+void Session::require_fits(std::span<const std::int32_t> prompt) const {
+  if (prompt.empty())
+    throw UsageError("the prompt has no tokens", "give some text: this model adds no token of its own");
+  if (prompt.size() > static_cast<std::size_t>(context_tokens_))
+    throw ContextError(fmt::format("prompt {} > ctx {}: the prompt has more tokens than the context has room for",
+                                   prompt.size(), context_tokens_),
+                       fmt::format("raise the context to -c {} or more (the model was trained for {}), or shorten the "
+                                   "prompt; nothing is cut off silently",
+                                   prompt.size(), config_.context_tokens));
+}
+
+void Session::load() {
+  const auto start = std::chrono::steady_clock::now();
+  opened_ = open_device(options_.device);
+  if (!opened_.fallback_reason.empty())
+    warnings_.push_back(fmt::format("no CUDA device, running on the host: {}", opened_.fallback_reason));
+  Device& device = *opened_.device;
+  budget_bytes_ = budget_on(device, device.memory().info(), options_.budget);
+  ModelOptions model_options;
+  model_options.context = context_tokens_;
+  model_options.max_rows = pass_rows_;
+  model_options.cache_type = options_.cache_type;
+  model_options.budget_bytes = budget_bytes_;
+  model_options.load_threads = opened_.threads;
+  model_options.progress = options_.progress;
+  model_.emplace(*file_, config_, device, model_options);
+  file_.reset();
+  const std::vector<std::string>& unread = model_->weight_map().unread;
+  if (!unread.empty())
+    warnings_.push_back(
+        fmt::format("{} tensors of the file are not used by the model: {}", unread.size(), names_of(unread)));
+  loop_.emplace(*model_, DecodeLoop::Options{.graph = options_.graph, .check = options_.check});
+  load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace genai::cli

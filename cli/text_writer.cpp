@@ -1,0 +1,28 @@
+#include "cli/text_writer.h"
+
+namespace genai::cli {
+
+TextWriter::TextWriter(const Tokenizer& tokenizer, const std::vector<std::string>& stops, bool show_special,
+                       Output& output)
+    : tokenizer_(tokenizer), stops_(stops), show_special_(show_special), output_(output) {}
+
+bool TextWriter::push(std::int32_t token) {
+  // A model may have more rows than its vocabulary has tokens; such a token has no text.
+  if (static_cast<std::size_t>(token) >= tokenizer_.vocabulary_size()) return true;
+  write(code_points_.push(stops_.push(tokenizer_.token_bytes(token, show_special_))));
+  return !stops_.stopped() && !output_.reader_gone();
+}
+
+void TextWriter::finish() {
+  // After a stop the matcher holds nothing back; a half code point before it is part of the text.
+  if (!stops_.stopped()) write(code_points_.push(stops_.flush()));
+  write(code_points_.flush());
+}
+
+void TextWriter::write(std::string_view bytes) {
+  if (bytes.empty()) return;
+  hash_.add(bytes);
+  output_.write(bytes);
+}
+
+}  // namespace genai::cli

@@ -1,0 +1,102 @@
+#include "engine/open_device.h"
+
+#include <fmt/format.h>
+
+#include "engine/error.h"
+#include "engine/host/host_device.h"
+#include "engine/host/host_limits.h"
+#ifdef GENAI_WITH_CUDA
+#include "cuda/cuda_device.h"
+#endif
+
+namespace genai {
+namespace {
+
+constexpr InstructionSet kInstructionSets[] = {InstructionSet::scalar, InstructionSet::avx2, InstructionSet::avx512};
+
+std::string_view instruction_set_name(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::scalar:
+      return "scalar";
+    case InstructionSet::avx2:
+      return "avx2";
+    case InstructionSet::avx512:
+      return "avx512";
+  }
+  return "";
+}
+
+const HostMath& choose_math(const std::string& name) {
+  if (name.empty()) return best_host_math();
+  std::string available;
+  bool is_known = false;
+  for (const InstructionSet set : kInstructionSets) {
+    const HostMath* math = find_host_math(set);
+    if (name == instruction_set_name(set)) {
+      if (math != nullptr) return *math;
+      is_known = true;
+    }
+    if (math != nullptr) available += fmt::format("{}{}", available.empty() ? "" : ", ", instruction_set_name(set));
+  }
+  throw UsageError(fmt::format("instruction set '{}' is {}", name, is_known ? "not available here" : "not known"),
+                   fmt::format("this machine and build have: {}; unset GENAI_ISA for the fastest", available));
+}
+
+OpenedDevice open_host(const DeviceRequest& request) {
+  const HostMath& math = choose_math(request.instruction_set);
+  OpenedDevice opened;
+  opened.backend = Backend::host;
+  opened.instruction_set = instruction_set_name(math.instruction_set);
+  if (request.threads > 0) {
+    opened.threads = request.threads;
+    opened.threads_reason = "asked for";
+  } else {
+    const ThreadCountChoice choice = default_thread_count();
+    opened.threads = choice.count;
+    opened.threads_reason = choice.reason;
+  }
+  HostDeviceOptions options;
+  options.threads = opened.threads;
+  options.math = &math;
+  opened.device = std::make_unique<HostDevice>(options);
+  return opened;
+}
+
+// No device, and a reason, where there is none.
+OpenedDevice open_cuda(const DeviceRequest& request) {
+#ifdef GENAI_WITH_CUDA
+  cuda::OpenedDevice found = cuda::open_cuda_device(request.cuda_ordinal);
+  OpenedDevice opened;
+  opened.backend = Backend::cuda;
+  opened.device = std::move(found.device);
+  if (opened.device != nullptr) opened.sm_count = found.traits.sm_count;
+  opened.fallback_reason = std::move(found.problem);
+  // The host still loads, tokenizes and samples.
+  const ThreadCountChoice choice = default_thread_count();
+  opened.threads = request.threads > 0 ? request.threads : choice.count;
+  opened.threads_reason = request.threads > 0 ? "asked for" : choice.reason;
+  return opened;
+#else
+  (void)request;
+  return {};
+#endif
+}
+
+}  // namespace
+
+OpenedDevice open_device(const DeviceRequest& request) {
+  if (request.backend == Backend::host) return open_host(request);
+  OpenedDevice opened = open_cuda(request);
+  if (opened.device != nullptr) return opened;
+  if (request.backend == Backend::cuda) {
+    const std::string why =
+        opened.fallback_reason.empty() ? "this build of genai has no CUDA backend" : opened.fallback_reason;
+    throw DeviceError(fmt::format("cannot use cuda:{}: {}", request.cuda_ordinal, why),
+                      "use --device cpu, or build where the CUDA toolkit is installed and a driver is running");
+  }
+  OpenedDevice host = open_host(request);
+  host.fallback_reason = opened.fallback_reason;
+  return host;
+}
+
+}  // namespace genai

@@ -1,0 +1,39 @@
+// open_device.h - from a device's name to a Device. The only part of the engine that knows which backends were built
+// in. What was chosen for the caller (a fallback, a number of threads) is said in words, for the report.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/device/device.h"
+
+namespace genai {
+
+enum class Backend {
+  automatic,  // CUDA where there is a device, else the host
+  host,
+  cuda,
+};
+
+struct DeviceRequest {
+  Backend backend = Backend::automatic;
+  int cuda_ordinal = 0;
+  int threads = 0;              // of the host; 0: as many as this process may keep busy
+  std::string instruction_set;  // of the host: "scalar", "avx2", "avx512"; empty: the fastest that runs here
+};
+
+struct OpenedDevice {
+  std::unique_ptr<Device> device;
+  Backend backend = Backend::host;  // never automatic
+  int threads = 0;                  // of the host
+  std::string threads_reason;
+  std::string instruction_set;  // of the host's kernels; empty on CUDA
+  std::optional<int> sm_count;  // of a GPU
+  std::string fallback_reason;  // why automatic ended on the host; empty where no GPU could be had by design
+};
+
+// Throws DeviceError where the device asked for cannot be had, UsageError for an instruction set that is not known or
+// not available here.
+OpenedDevice open_device(const DeviceRequest& request);
+
+}  // namespace genai
