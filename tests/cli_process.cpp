@@ -80,6 +80,13 @@ std::uint64_t used_ticks(pid_t id) {
   return user + system;
 }
 
+std::uint64_t own_rss_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t size_pages = 0, resident_pages = 0;
+  file >> size_pages >> resident_pages;
+  return resident_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 }  // namespace
 
 Process::Process(const std::vector<std::string>& arguments, const ProcessOptions& options)
@@ -91,6 +98,7 @@ Process::Process(const std::vector<std::string>& arguments, const ProcessOptions
   const std::vector<char*> argv = pointers(words);
   const std::vector<char*> envp = pointers(entries);
   const Pipe in, out, err;
+  rss_floor_bytes_ = own_rss_bytes();
   id_ = ::fork();
   if (id_ < 0) throw std::runtime_error("no process");
   if (id_ == 0) {
@@ -149,6 +157,7 @@ bool Process::has_ended() {
   result_->cpu_seconds = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                          static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
   result_->rss_peak_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+  result_->rss_floor_bytes = rss_floor_bytes_;
   return true;
 }
 

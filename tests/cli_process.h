@@ -1,12 +1,14 @@
 // cli_process.h - runs the genai executable as a user would: own process, own environment, pipes for the three streams,
 // and what it cost. $GENAI_BINARY, else the one that was built with the tests.
 #pragma once
+#include <sys/types.h>
+
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <sys/types.h>
 #include <vector>
 
 namespace genai::test {
@@ -17,7 +19,8 @@ struct ProcessResult {
   std::string out;
   std::string err;
   double cpu_seconds = 0.0;
-  std::uint64_t rss_peak_bytes = 0;
+  std::uint64_t rss_peak_bytes = 0;   // never below what this process had at the fork:
+  std::uint64_t rss_floor_bytes = 0;
 };
 
 struct ProcessOptions {
@@ -56,6 +59,7 @@ class Process {
   std::string input_;
   bool keep_stdin_open_ = false;
   std::string out_, err_;
+  std::uint64_t rss_floor_bytes_ = 0;
   std::optional<ProcessResult> result_;
 };
 

@@ -1,5 +1,5 @@
-// gguf_vocabulary.h - reads the vocabulary of a GGUF file for the tests of the tokenizer, which must not need the engine.
-// For files that are known to be good: a damaged one gives an exception and no explanation.
+// gguf_vocabulary.h - reads the vocabulary of a GGUF file for the tests of the tokenizer, which must not need the
+// engine. For files that are known to be good: a damaged one gives an exception and no explanation.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -91,7 +91,8 @@ TEST_CASE("pre-tokenizer white space is that of Unicode, without U+180E") {
 
 TEST_CASE("pre-tokenizers lose nothing and make no empty word") {
   const std::string text =
-      "I'm 12345, \u00BD\u0661\u0662; Caf\u00E9s  \t\n\r\n\u4E2D\u6587\uFF01 \uD55C\uAE00 \u3042 x_y=$z\u20AC (\u00E4)\u2026"
+      "I'm 12345, \u00BD\u0661\u0662; Caf\u00E9s  \t\n\r\n\u4E2D\u6587\uFF01 \uD55C\uAE00 \u3042 x_y=$z\u20AC "
+      "(\u00E4)\u2026"
       " \U0001F468\u200D\U0001F469 e\u0301   ";
   for (const std::string& rule : all_rules()) {
     CAPTURE(rule);

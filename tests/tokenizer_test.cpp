@@ -38,7 +38,7 @@ TEST_CASE("bpe merges by rank, and from the left where ranks are equal") {
   CHECK(named(*tokenizer, "hell") == "hell");
   CHECK(named(*tokenizer, "aaa") == "aa|a");
   CHECK(named(*tokenizer, "aaaaaaa") == "aaaa|aa|a");
-  CHECK(named(*tokenizer, "aab") == "aa|b");   // "a a" comes before "a b"
+  CHECK(named(*tokenizer, "aab") == "aa|b");    // "a a" comes before "a b"
   CHECK(named(*tokenizer, "aaab") == "aa|ab");  // and takes the first two
   CHECK(named(*tokenizer, "") == "");
 }
@@ -242,7 +242,9 @@ TEST_CASE("sentencepiece puts no space in front where the file forbids it") {
 TEST_CASE("sentencepiece spells unknown characters and stray bytes in byte tokens") {
   const auto tokenizer = make_tokenizer(sentencepiece_sample());
   CHECK(named(*tokenizer, "\u00E9\u4E2D") == "\u2581|\u00E9|<0xE4>|<0xB8>|<0xAD>");
-  CHECK(named(*tokenizer, "a\xFF\x80" "b") == "\u2581|a|<0xFF>|<0x80>|b");
+  CHECK(named(*tokenizer,
+              "a\xFF\x80"
+              "b") == "\u2581|a|<0xFF>|<0x80>|b");
   CHECK(tokenizer->token_bytes(*tokenizer->find_token("<0xFF>")) == "\xFF");
   for (const std::string& text : {std::string("x\0y", 3), std::string("\xF0\x9F\x98"), std::string("\r\n\t")}) {
     CHECK(tokenizer->decode(tokenizer->encode(text)) == text);
@@ -326,7 +328,8 @@ TEST_CASE("a vocabulary that contradicts itself is refused with what is wrong") 
       {"pad id", [](Vocabulary& v) { v.pad_id = 1'000'000; }},
       {"'unigram'", [](Vocabulary& v) { v.model = "unigram"; }},
       {"scores", [](Vocabulary& v) { v.scores = {1.0f}; }},
-      {"score of token 4", [](Vocabulary& v) {
+      {"score of token 4",
+       [](Vocabulary& v) {
          v.scores.assign(v.tokens.size(), 0);
          v.scores[4] = std::numeric_limits<float>::quiet_NaN();
        }},

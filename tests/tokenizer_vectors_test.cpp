@@ -23,8 +23,8 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 constexpr EncodeOptions kPlain{.add_special = false, .parse_special = false};
-constexpr const char* kPublishedVocabularies[] = {"deepseek-coder", "deepseek-llm", "falcon", "gpt-2",    "llama-spm",
-                                                  "mpt",            "phi-3",        "refact", "starcoder"};
+constexpr const char* kPublishedVocabularies[] = {
+    "deepseek-coder", "deepseek-llm", "falcon", "gpt-2", "llama-spm", "mpt", "phi-3", "refact", "starcoder"};
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -86,8 +86,8 @@ void check_reference(const Tokenizer& tokenizer, const nlohmann::json& reference
       CHECK(text == one.at("greedy_text").get<std::string>());
     }
     const Ids greedy = one.at("greedy_ids");
-    const auto end = std::find_if(greedy.begin(), greedy.end(),
-                                  [&](std::int32_t id) { return tokenizer.is_end_of_generation(id); });
+    const auto end =
+        std::find_if(greedy.begin(), greedy.end(), [&](std::int32_t id) { return tokenizer.is_end_of_generation(id); });
     CHECK((end == greedy.end()) == one.at("first_eog").is_null());
     if (end != greedy.end()) CHECK(end - greedy.begin() == one.at("first_eog").get<std::ptrdiff_t>());
   }
@@ -103,8 +103,8 @@ TEST_CASE("tokenizer gives the published ids of every vocabulary, and the text b
     const auto file = test::shared_data("tokenizer/" + name + ".gguf");
     if (!file) GENAI_SKIP("the vocabularies are not there");
     const auto tokenizer = make_tokenizer(test::read_gguf_vocabulary(*file));
-    const auto texts = split_at(read_file(test::shared_data("tokenizer/" + name + ".inp").value()),
-                                "\n__ggml_vocab_test__\n");
+    const auto texts =
+        split_at(read_file(test::shared_data("tokenizer/" + name + ".inp").value()), "\n__ggml_vocab_test__\n");
     const auto lines = split_at(read_file(test::shared_data("tokenizer/" + name + ".out").value()), "\n");
     REQUIRE(texts.size() == 46);
     REQUIRE(lines.size() == texts.size());

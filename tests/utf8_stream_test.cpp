@@ -39,9 +39,9 @@ TEST_CASE("utf8 stream ends every emission on a code point and loses no byte, wh
     for (std::size_t second_cut = first_cut; second_cut <= text.size(); ++second_cut) {
       Utf8Stream stream;
       std::string seen;
-      for (const std::string_view piece :
-           {std::string_view(text).substr(0, first_cut),
-            std::string_view(text).substr(first_cut, second_cut - first_cut), std::string_view(text).substr(second_cut)}) {
+      for (const std::string_view piece : {std::string_view(text).substr(0, first_cut),
+                                           std::string_view(text).substr(first_cut, second_cut - first_cut),
+                                           std::string_view(text).substr(second_cut)}) {
         const std::string emitted = stream.push(piece);
         CHECK(whole_utf8_bytes(emitted) == emitted.size());
         CHECK(stream.held_bytes() <= 3);

@@ -49,8 +49,8 @@ class BpeTokenizer::SymbolTable {
   SymbolId first_extra_ = 0;
 };
 
-// Merges the symbols of one word after another. A heap holds every pair of neighbours that may merge; pairs that a merge
-// has made stale are recognised when they come up. n log n for a word of n bytes.
+// Merges the symbols of one word after another. A heap holds every pair of neighbours that may merge; pairs that a
+// merge has made stale are recognised when they come up. n log n for a word of n bytes.
 class BpeTokenizer::WordMerger {
  public:
   explicit WordMerger(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}

@@ -1,5 +1,6 @@
-// bpe_tokenizer.h - byte-level BPE: text is cut into words (pre_tokenizer.h), a word into bytes, and neighbours merge in
-// the order of the vocabulary's list. Merging works on numbers only; strings are looked at when a vocabulary is loaded.
+// bpe_tokenizer.h - byte-level BPE: text is cut into words (pre_tokenizer.h), a word into bytes, and neighbours merge
+// in the order of the vocabulary's list. Merging works on numbers only; strings are looked at when a vocabulary is
+// loaded.
 #pragma once
 #include <array>
 #include <cstddef>

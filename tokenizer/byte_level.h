@@ -1,5 +1,5 @@
-// byte_level.h - the alphabet in which byte-level BPE vocabularies are written: one printable character for each byte, so
-// that a space reads "Ġ" and a line end "Ċ".
+// byte_level.h - the alphabet in which byte-level BPE vocabularies are written: one printable character for each byte,
+// so that a space reads "Ġ" and a line end "Ċ".
 #pragma once
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
-// end_of_generation.h - which tokens end a text. A file names at most three of them; the others are known by their names
-// only, so there is a list of those. Pure functions.
+// end_of_generation.h - which tokens end a text. A file names at most three of them; the others are known by their
+// names only, so there is a list of those. Pure functions.
 #pragma once
 #include <cstdint>
 #include <vector>

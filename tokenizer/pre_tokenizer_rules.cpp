@@ -5,8 +5,8 @@
 namespace genai {
 namespace {
 
-// The pieces that patterns share. Contractions, letters, numbers, signs, line ends and spaces come in this order in most
-// of them; the rules differ in how many digits make a word and in what may stand before letters.
+// The pieces that patterns share. Contractions, letters, numbers, signs, line ends and spaces come in this order in
+// most of them; the rules differ in how many digits make a word and in what may stand before letters.
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES R"(\s+(?!\S)|\s+)"
 #define LINES_AND_SPACES R"(\s*[\r\n]+|)" SPACES
@@ -19,20 +19,18 @@ namespace {
 #define CASED_WORDS(ending) \
   CASED_HEAD NOT_SMALL "*" NOT_CAPITAL "+" ending "|" CASED_HEAD NOT_SMALL "+" NOT_CAPITAL "*" ending
 
-constexpr const char* kGpt2 =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|)" SPACES;
+constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|)" SPACES;
 constexpr const char* kLlama3 =
     CONTRACTION "|" LETTERS_AFTER_ANY R"(|\p{N}{1,3}|)" SIGNS_AND_LINES "|" LINES_AND_SPACES;
 constexpr const char* kQwen2 = CONTRACTION "|" LETTERS_AFTER_ANY R"(|\p{N}|)" SIGNS_AND_LINES "|" LINES_AND_SPACES;
-constexpr const char* kQwen35 = CONTRACTION
-    R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" LINES_AND_SPACES;
-constexpr const char* kTekken =
-    CASED_WORDS("") R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" LINES_AND_SPACES;
+constexpr const char* kQwen35 =
+    CONTRACTION R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" LINES_AND_SPACES;
+constexpr const char* kTekken = CASED_WORDS("") R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" LINES_AND_SPACES;
 constexpr const char* kGpt4o =
     CASED_WORDS(CONTRACTION "?") R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" LINES_AND_SPACES;
-constexpr const char* kYoutu =
-    CASED_WORDS(CONTRACTION "?") R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" LINES_AND_SPACES;
-constexpr const char* kJais2 = CONTRACTION "|" LETTERS_AFTER_ANY R"(|\p{N}{1,3}|)" SIGNS_AND_LINES
+constexpr const char* kYoutu = CASED_WORDS(CONTRACTION "?") R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" LINES_AND_SPACES;
+constexpr const char* kJais2 = CONTRACTION
+    "|" LETTERS_AFTER_ANY R"(|\p{N}{1,3}|)" SIGNS_AND_LINES
     R"(|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S))"
     R"(|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})";
 constexpr const char* kSeedCoder =
@@ -46,11 +44,10 @@ constexpr const char* kDeepseek3 =
 // Like kGpt4o, but ideographs are no letters in words: a negated class of everything else stands for each run.
 #define NOT_SMALL_NOR_HAN R"([^\p{sc:Han}\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}])"
 #define NOT_CAPITAL_NOR_HAN R"([^\p{sc:Han}\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}])"
-constexpr const char* kKimiK2 =
-    R"(\p{sc:Han}+|)"
-    CASED_HEAD NOT_SMALL_NOR_HAN "*" NOT_CAPITAL_NOR_HAN "+" CONTRACTION "?|"
-    CASED_HEAD NOT_SMALL_NOR_HAN "+" NOT_CAPITAL_NOR_HAN "*" CONTRACTION "?"
-    R"(|\p{N}{1,3}|)" SIGNS_AND_LINES "|" LINES_AND_SPACES;
+constexpr const char* kKimiK2 = R"(\p{sc:Han}+|)" CASED_HEAD NOT_SMALL_NOR_HAN "*" NOT_CAPITAL_NOR_HAN "+" CONTRACTION
+                                "?|" CASED_HEAD NOT_SMALL_NOR_HAN "+" NOT_CAPITAL_NOR_HAN "*" CONTRACTION
+                                "?"
+                                R"(|\p{N}{1,3}|)" SIGNS_AND_LINES "|" LINES_AND_SPACES;
 
 constexpr const char* kDigit = R"(\p{N})";
 constexpr const char* kUpToThreeDigits = R"(\p{N}{1,3})";

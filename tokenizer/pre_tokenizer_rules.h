@@ -1,5 +1,5 @@
-// pre_tokenizer_rules.h - the table of pre-tokenizers: how text is cut into words before byte-level BPE merges inside of
-// them, and what else goes with the name. Data only.
+// pre_tokenizer_rules.h - the table of pre-tokenizers: how text is cut into words before byte-level BPE merges inside
+// of them, and what else goes with the name. Data only.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,8 +8,9 @@
 namespace genai {
 
 struct PreTokenizerRule {
-  // PCRE2 patterns, applied one after the other, each inside the pieces that the one before has left. A match is a word,
-  // and so is what lies between two matches. \s and \S mean white space of Unicode, not of PCRE2 (pre_tokenizer.cpp).
+  // PCRE2 patterns, applied one after the other, each inside the pieces that the one before has left. A match is a
+  // word, and so is what lies between two matches. \s and \S mean white space of Unicode, not of PCRE2
+  // (pre_tokenizer.cpp).
   std::vector<std::string> patterns;
   bool composes = false;          // text is brought to Unicode NFC first
   bool whole_words = false;       // a word that is a token is that token, whatever the merges say

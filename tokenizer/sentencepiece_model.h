@@ -1,5 +1,5 @@
-// sentencepiece_model.h - writes the vocabulary that a model file embeds as the message (a ModelProto, in the wire format
-// of protocol buffers) that the sentencepiece library loads, field by field.
+// sentencepiece_model.h - writes the vocabulary that a model file embeds as the message (a ModelProto, in the wire
+// format of protocol buffers) that the sentencepiece library loads, field by field.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@ struct SentencePieceModel {
   bool has_byte_pieces;     // then it expresses everything
 };
 
-// REQUIRES: a vocabulary that check_vocabulary has returned. Throws TokenizerError if there are no scores or only some of
-// the 256 byte pieces.
+// REQUIRES: a vocabulary that check_vocabulary has returned. Throws TokenizerError if there are no scores or only some
+// of the 256 byte pieces.
 SentencePieceModel make_sentencepiece_model(const Vocabulary& vocabulary);
 
 }  // namespace genai

@@ -1,5 +1,5 @@
-// sentencepiece_tokenizer.h - SentencePiece BPE with byte fallback. The sentencepiece library merges; special tokens, the
-// space in front and bytes that are no UTF-8 are handled here.
+// sentencepiece_tokenizer.h - SentencePiece BPE with byte fallback. The sentencepiece library merges; special tokens,
+// the space in front and bytes that are no UTF-8 are handled here.
 #pragma once
 #include <cstdint>
 #include <memory>

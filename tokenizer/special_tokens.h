@@ -1,6 +1,6 @@
-// special_tokens.h - finds tokens that are spelled out in a text and stand for themselves, before anything else looks at
-// it: control tokens (only where the caller trusts the text) and user-defined ones (always). Immutable; it borrows the
-// texts of the tokens, which must outlive it.
+// special_tokens.h - finds tokens that are spelled out in a text and stand for themselves, before anything else looks
+// at it: control tokens (only where the caller trusts the text) and user-defined ones (always). Immutable; it borrows
+// the texts of the tokens, which must outlive it.
 #pragma once
 #include <bitset>
 #include <cstddef>

@@ -12,8 +12,8 @@ namespace genai {
 
 std::string composed(std::string_view text) {
   // Below U+0300, whose first byte is 0xCC, everything is in form C already.
-  const bool is_composed =
-      std::all_of(text.begin(), text.end(), [](char character) { return static_cast<unsigned char>(character) < 0xCC; });
+  const bool is_composed = std::all_of(text.begin(), text.end(),
+                                       [](char character) { return static_cast<unsigned char>(character) < 0xCC; });
   if (is_composed) return std::string(text);
   utf8proc_uint8_t* mapped = nullptr;
   const utf8proc_ssize_t length_bytes =

@@ -112,8 +112,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(Vocabulary vocabulary, TokenizerOption
     return std::make_unique<BpeTokenizer>(check_vocabulary(std::move(vocabulary)), options.allow_unknown_pre);
   }
   if (vocabulary.model == "llama") {
-    return std::make_unique<SentencePieceTokenizer>(
-        check_vocabulary(with_sentencepiece_ids(std::move(vocabulary))));
+    return std::make_unique<SentencePieceTokenizer>(check_vocabulary(with_sentencepiece_ids(std::move(vocabulary))));
   }
   throw TokenizerError(fmt::format("vocabulary: its model is '{}'; 'gpt2' (byte-level BPE) and 'llama' (SentencePiece) "
                                    "are supported",

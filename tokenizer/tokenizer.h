@@ -70,7 +70,8 @@ class Tokenizer {
   // REQUIRES: a vocabulary that check_vocabulary has returned. Its tokens and types move in here.
   Tokenizer(Vocabulary&& vocabulary, const Defaults& defaults);
 
-  // Appends the tokens of a piece of text without special tokens. `first` is true at the start and after special tokens.
+  // Appends the tokens of a piece of text without special tokens. `first` is true at the start and after special
+  // tokens.
   virtual void encode_plain(std::string_view text, bool first, std::vector<std::int32_t>& ids) const = 0;
   // The bytes of a token of type normal, unused, byte or user-defined.
   virtual std::string visible_bytes(std::int32_t id) const = 0;

@@ -1,5 +1,5 @@
-// utf8_stream.h - turns the bytes of tokens, which may end inside a code point, into text that never does. Bytes that can
-// belong to no code point pass through as they are and at once: nothing is replaced, dropped or held back for ever.
+// utf8_stream.h - turns the bytes of tokens, which may end inside a code point, into text that never does. Bytes that
+// can belong to no code point pass through as they are and at once: nothing is replaced, dropped or held back for ever.
 // All bytes pushed = all bytes returned by push and flush together. One thread.
 #pragma once
 #include <cstddef>

@@ -80,8 +80,8 @@ void check_special_ids(const Vocabulary& vocabulary) {
                      {"eom", vocabulary.eom_id}, {"unk", vocabulary.unk_id}, {"pad", vocabulary.pad_id}};
   for (const auto& special : special_ids) {
     if (special.id && *special.id >= vocabulary.tokens.size()) {
-      refuse(fmt::format("the {} id is {}, but there are {} tokens", special.name, *special.id,
-                         vocabulary.tokens.size()));
+      refuse(
+          fmt::format("the {} id is {}, but there are {} tokens", special.name, *special.id, vocabulary.tokens.size()));
     }
   }
   if (vocabulary.add_bos.value_or(false) && !vocabulary.bos_id) refuse("it wants BOS added but names no bos id");

@@ -1,0 +1,141 @@
+// ptx.cuh - the instructions that CUDA C++ has no name for: dependent grids, barriers in shared memory, bulk copies into
+// it, and integer matrix products. Each is one instruction; what they must be surrounded with stands beside them.
+#pragma once
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace genai::cuda {
+
+// ---- dependent grids (sm_90; before it, a kernel starts when the one before has ended) -----------------------------
+
+// Lets the next kernel of the stream start on free multiprocessors, up to its own wait.
+__device__ __forceinline__ void allow_next_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Until here a kernel may touch only what no kernel writes: weights. Every kernel waits, so that order is transitive.
+__device__ __forceinline__ void wait_for_previous_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// For kernels with nothing to do ahead of time.
+__device__ __forceinline__ void start_in_order() {
+  allow_next_grid();
+  wait_for_previous_grid();
+}
+
+// ---- barriers ------------------------------------------------------------------------------------------------------
+
+// Barrier `id` (1 .. 15) of a block for `thread_count` threads, whole warps.
+__device__ __forceinline__ void named_barrier(int id, int thread_count) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(thread_count) : "memory");
+}
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// A barrier in shared memory that counts arrivals and bytes; its phases alternate, the first has parity 0.
+using SharedBarrier = std::uint64_t;
+
+__device__ __forceinline__ void init_barrier(SharedBarrier* barrier, unsigned arrival_count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrival_count) : "memory");
+}
+
+// After the last init_barrier, before the barrier of the block that shows them to other threads.
+__device__ __forceinline__ void publish_barriers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void arrive(SharedBarrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void arrive_expecting(SharedBarrier* barrier, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+
+// Returns when the phase of this parity is over.
+__device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned parity) {
+#if __CUDA_ARCH__ >= 900
+  unsigned done;
+  do {
+    asm volatile(
+        "{\n .reg .pred complete;\n"
+        " mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, complete;\n}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  } while (done == 0);
+#endif
+}
+
+// ---- bulk copies ---------------------------------------------------------------------------------------------------
+
+// Weights are read once a step: they should not push anything else out of the cache.
+__device__ __forceinline__ std::uint64_t read_once_policy() {
+  std::uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
+// Addresses and size are multiples of 16; the bytes count towards `barrier`.
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, SharedBarrier* barrier,
+                                          std::uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+#endif
+}
+
+// ---- numbers -------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float widen_half(std::uint16_t half) { return __half2float(__ushort_as_half(half)); }
+
+// d += a * b for 16 rows of 32 bytes times 8 columns. With g = lane / 4 and c = lane % 4: a[0] is row g, bytes 4c .. 4c+3,
+// a[1] row g + 8; a[2], a[3] the same 16 bytes on; b[0] column g, bytes 4c .. 4c+3, b[1] 16 on; d[0], d[1] row g,
+// columns 2c, 2c+1; d[2], d[3] row g + 8.
+template <bool kSigned>
+__device__ __forceinline__ void multiply_32(int (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                                            unsigned b1) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (kSigned)
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  else
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#endif
+}
+
+// The same over 16 bytes: a0, a1 and b0 only.
+template <bool kSigned>
+__device__ __forceinline__ void multiply_16(int (&d)[4], unsigned a0, unsigned a1, unsigned b0) {
+  static_assert(kSigned, "only types with signed weights have halves");
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+#endif
+}
+
+}  // namespace genai::cuda
