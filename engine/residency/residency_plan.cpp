@@ -1,0 +1,288 @@
+#include "engine/residency/residency_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "engine/error.h"
+
+namespace genai {
+namespace {
+
+constexpr std::uint64_t kPartAlignment = 256;
+constexpr std::int32_t kRingSlots = 4;
+constexpr std::uint64_t kLargestSlotBytes = std::uint64_t{8} << 20;
+// A slot is this part of all weights, within the limits above: the ring is a small fixed cost at any model size.
+constexpr std::uint64_t kSlotsInModel = 64;
+
+std::uint64_t rounded(std::uint64_t bytes, std::uint64_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
+// Everything about a request that does not depend on the budget.
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request) : request_(request) {
+    std::uint64_t total_bytes = 0;
+    std::uint64_t largest_strip = 1;
+    for (std::size_t index = 0; index < request.matrices.size(); ++index) {
+      const MatrixSize& matrix = request.matrices[index];
+      total_bytes += static_cast<std::uint64_t>(matrix.total_bytes());
+      largest_strip = std::max(largest_strip, static_cast<std::uint64_t>(matrix.strip_bytes));
+      forced_cold_.push_back(
+          std::any_of(request.forced_cold.begin(), request.forced_cold.end(),
+                      [&](const std::string& part) { return matrix.name.find(part) != std::string::npos; }));
+      if (forced_cold_.back()) has_forced_cold_ = true;
+    }
+    slot_bytes_ =
+        rounded(std::max(largest_strip, std::min(kLargestSlotBytes, total_bytes / kSlotsInModel)), kPartAlignment);
+    order_strips();
+  }
+
+  // Device bytes of everything when `strips[i]` strips of matrix i are resident.
+  std::uint64_t committed(const std::vector<std::int64_t>& strips, bool with_ring) const {
+    std::uint64_t resident = 0;
+    for (std::size_t index = 0; index < strips.size(); ++index) resident += part_bytes(index, strips[index]);
+    return committed_with(resident, with_ring);
+  }
+
+  std::vector<std::int64_t> all_strips() const {
+    std::vector<std::int64_t> strips;
+    for (std::size_t index = 0; index < request_.matrices.size(); ++index)
+      strips.push_back(forced_cold_[index] ? 0 : request_.matrices[index].strips);
+    return strips;
+  }
+
+  // The longest prefix of the order that fits; nothing where not even the part that must be resident does.
+  std::optional<std::vector<std::int64_t>> longest_fitting(std::uint64_t budget_bytes, bool with_ring) const {
+    std::vector<std::int64_t> strips = obligatory_;
+    std::uint64_t resident = 0;
+    for (std::size_t index = 0; index < strips.size(); ++index) resident += part_bytes(index, strips[index]);
+    if (committed_with(resident, with_ring) > budget_bytes) return std::nullopt;
+    for (const Step& step : order_) {
+      const std::uint64_t grown = resident - part_bytes(step.matrix, strips[step.matrix]) +
+                                  part_bytes(step.matrix, strips[step.matrix] + step.strips);
+      if (committed_with(grown, with_ring) > budget_bytes) break;
+      resident = grown;
+      strips[step.matrix] += step.strips;
+    }
+    return strips;
+  }
+
+  std::uint64_t least_committed(bool with_ring) const { return committed(obligatory_, with_ring); }
+  std::uint64_t slot_bytes() const { return slot_bytes_; }
+  bool has_forced_cold() const { return has_forced_cold_; }
+  std::uint64_t ring_bytes() const { return rounded(slot_bytes_ * kRingSlots, request_.granule_bytes); }
+
+ private:
+  struct Step {
+    std::size_t matrix;
+    std::int64_t strips;
+  };
+
+  std::uint64_t part_bytes(std::size_t matrix, std::int64_t strips) const {
+    return rounded(static_cast<std::uint64_t>(strips * request_.matrices[matrix].strip_bytes), kPartAlignment);
+  }
+
+  std::uint64_t committed_with(std::uint64_t resident_bytes, bool with_ring) const {
+    return request_.fixed.total() + rounded(resident_bytes, request_.granule_bytes) + (with_ring ? ring_bytes() : 0);
+  }
+
+  void order_strips() {
+    struct Keyed {
+      double share;  // of the matrix that is resident once this step is taken
+      Step step;
+    };
+    std::vector<Keyed> keyed;
+    for (std::size_t index = 0; index < request_.matrices.size(); ++index) {
+      const MatrixSize& matrix = request_.matrices[index];
+      obligatory_.push_back(matrix.may_be_cold ? 0 : matrix.strips);
+      if (!matrix.may_be_cold || forced_cold_[index]) continue;
+      if (!matrix.read_every_pass) {
+        // Reading one row of it from host memory costs next to nothing: it is the last to come in, and comes in whole.
+        keyed.push_back({2.0, {index, matrix.strips}});
+        continue;
+      }
+      for (std::int64_t strip = 1; strip <= matrix.strips; ++strip)
+        keyed.push_back({static_cast<double>(strip) / static_cast<double>(matrix.strips), {index, 1}});
+    }
+    std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) { return a.share < b.share; });
+    for (const Keyed& entry : keyed) order_.push_back(entry.step);
+  }
+
+  const PlanRequest& request_;
+  std::vector<bool> forced_cold_;
+  bool has_forced_cold_ = false;
+  std::uint64_t slot_bytes_ = 0;
+  std::vector<std::int64_t> obligatory_;
+  std::vector<Step> order_;
+};
+
+bool uses_ring(OffloadMode mode) { return mode == OffloadMode::stream || mode == OffloadMode::split; }
+
+// Of the cold rows, how many belong into the ring.
+double ring_share(OffloadMode mode, const LaneSpeeds& speeds) {
+  switch (mode) {
+    case OffloadMode::stream:
+      return 1.0;
+    case OffloadMode::split: {
+      const double both = speeds.ring_beside_host + speeds.host_beside_ring;
+      return both > 0.0 ? speeds.ring_beside_host / both : 0.5;
+    }
+    default:
+      return 0.0;
+  }
+}
+
+void predict(ResidencyPlan& plan, const LaneSpeeds& speeds) {
+  if (speeds.resident <= 0.0) return;
+  const auto seconds = [&](Lane lane, double speed) {
+    const auto bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(lane)]);
+    return bytes == 0.0 ? 0.0 : bytes / std::max(speed, 1.0);
+  };
+  const bool both = plan.of(Lane::ring) > 0 && plan.of(Lane::host) > 0;
+  const auto exchanges = std::count_if(plan.matrices.begin(), plan.matrices.end(),
+                                       [](const MatrixPlan& matrix) { return matrix.of(Lane::host) > 0; });
+  const double exchange = static_cast<double>(exchanges) * speeds.exchange_seconds;
+  const std::pair<const char*, double> terms[] = {
+      {"link (ring)", seconds(Lane::ring, both ? speeds.ring_beside_host : speeds.ring)},
+      {"link (zero-copy)", seconds(Lane::zero_copy, speeds.zero_copy)},
+      {"host cores", seconds(Lane::host, both ? speeds.host_beside_ring : speeds.host) + exchange},
+      {"device memory", seconds(Lane::resident, speeds.resident) + speeds.pass_seconds + exchange},
+  };
+  for (const auto& [name, time] : terms) {
+    if (time <= plan.pass_seconds) continue;
+    plan.pass_seconds = time;
+    plan.bottleneck = name;
+  }
+}
+
+ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, OffloadMode mode,
+                      const std::vector<std::int64_t>& resident_strips) {
+  ResidencyPlan plan;
+  plan.mode = mode;
+  const double share = ring_share(mode, request.speeds);
+  const Lane other = mode == OffloadMode::zero_copy ? Lane::zero_copy : Lane::host;
+  double owed = 0.0;  // ring bytes that rounding to strips has kept back so far
+  for (std::size_t index = 0; index < request.matrices.size(); ++index) {
+    const MatrixSize& size = request.matrices[index];
+    MatrixPlan matrix;
+    const std::int64_t cold = size.strips - resident_strips[index];
+    matrix.strips[static_cast<int>(Lane::resident)] = resident_strips[index];
+    if (!size.read_every_pass) {
+      matrix.strips[static_cast<int>(Lane::zero_copy)] = cold;
+    } else {
+      owed += share * static_cast<double>(cold * size.strip_bytes);
+      std::int64_t ring = cold;
+      if (share < 1.0)
+        ring = std::clamp<std::int64_t>(
+            std::llround(owed / static_cast<double>(std::max<std::int64_t>(size.strip_bytes, 1))), 0, cold);
+      owed -= static_cast<double>(ring * size.strip_bytes);
+      matrix.strips[static_cast<int>(Lane::ring)] = ring;
+      matrix.strips[static_cast<int>(other)] += cold - ring;
+    }
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      const auto bytes = static_cast<std::uint64_t>(matrix.strips[lane] * size.strip_bytes);
+      plan.lane_bytes[lane] += bytes;
+      if (size.read_every_pass) plan.pass_bytes[lane] += bytes;
+    }
+    plan.matrices.push_back(matrix);
+  }
+  const bool ring = plan.of(Lane::ring) > 0;
+  plan.ring_slots = ring ? kRingSlots : 0;
+  plan.ring_slot_bytes = ring ? planner.slot_bytes() : 0;
+  plan.committed_bytes = planner.committed(resident_strips, ring);
+  predict(plan, request.speeds);
+  return plan;
+}
+
+std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMode mode) {
+  std::uint64_t weights = 0;
+  for (const MatrixSize& matrix : request.matrices) weights += static_cast<std::uint64_t>(matrix.total_bytes());
+  return fmt::format("{} weights in matrices, {} in vectors, {} kv cache, {} workspace{}", weights,
+                     request.fixed.vectors, request.fixed.kv, request.fixed.workspace,
+                     uses_ring(mode) ? fmt::format(", {} ring", planner.ring_bytes()) : std::string());
+}
+
+[[noreturn]] void refuse(const PlanRequest& request, const Planner& planner, OffloadMode mode, std::uint64_t needed) {
+  throw BudgetError(
+      fmt::format("the model does not fit a budget of {} bytes with offload mode {}: {}", *request.budget_bytes,
+                  offload_mode_name(mode), ledger(request, planner, mode)),
+      needed, *request.budget_bytes,
+      fmt::format("the smallest budget that works is {} bytes; a smaller context (-c) or batch (-ub) needs less{}",
+                  needed, mode == OffloadMode::off ? ", and so does another --weight-offload" : ""));
+}
+
+std::optional<ResidencyPlan> plan_cold(const PlanRequest& request, const Planner& planner, OffloadMode mode) {
+  const auto strips = planner.longest_fitting(request.budget_bytes.value_or(~std::uint64_t{0}), uses_ring(mode));
+  if (!strips) return std::nullopt;
+  return plan_of(request, planner, mode, *strips);
+}
+
+constexpr OffloadMode kColdModes[] = {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::host,
+                                      OffloadMode::split};
+
+ResidencyPlan best_cold(const PlanRequest& request, const Planner& planner) {
+  std::optional<ResidencyPlan> best;
+  for (const OffloadMode mode : kColdModes) {
+    // Without measured speeds there is nothing to choose by: copies ahead of use are the safe lane.
+    if (request.speeds.resident <= 0.0 && best) break;
+    std::optional<ResidencyPlan> plan = plan_cold(request, planner, mode);
+    if (plan && (!best || plan->pass_seconds < best->pass_seconds)) best = std::move(plan);
+  }
+  if (!best) refuse(request, planner, OffloadMode::zero_copy, planner.least_committed(false));
+  return *best;
+}
+
+}  // namespace
+
+std::string_view lane_name(Lane lane) {
+  constexpr std::string_view kNames[] = {"resident", "ring", "zero_copy", "host"};
+  return kNames[static_cast<int>(lane)];
+}
+
+std::string_view offload_mode_name(OffloadMode mode) {
+  constexpr std::string_view kNames[] = {"auto", "off", "stream", "zerocopy", "host", "split"};
+  return kNames[static_cast<int>(mode)];
+}
+
+std::int64_t MatrixPlan::first_strip(Lane lane) const {
+  std::int64_t first = 0;
+  for (int before = 0; before < static_cast<int>(lane); ++before) first += strips[before];
+  return first;
+}
+
+ResidencyPlan make_residency_plan(const PlanRequest& request) {
+  const Planner planner(request);
+  const std::vector<std::int64_t> everything = planner.all_strips();
+  const std::uint64_t whole = planner.committed(everything, false);
+  const bool fits = !request.budget_bytes || whole <= *request.budget_bytes;
+  if (request.mode == OffloadMode::off) {
+    if (planner.has_forced_cold())
+      throw UsageError("matrices are asked to be cold while offload is off", "choose another --weight-offload");
+    if (!fits) refuse(request, planner, OffloadMode::off, whole);
+  }
+  if (fits && !planner.has_forced_cold()) return plan_of(request, planner, OffloadMode::off, everything);
+  if (request.mode == OffloadMode::automatic) return best_cold(request, planner);
+  std::optional<ResidencyPlan> plan = plan_cold(request, planner, request.mode);
+  if (!plan) refuse(request, planner, request.mode, planner.least_committed(uses_ring(request.mode)));
+  return *plan;
+}
+
+std::uint64_t smallest_budget(const PlanRequest& request) {
+  const Planner planner(request);
+  const std::uint64_t whole = planner.committed(planner.all_strips(), false);
+  switch (request.mode) {
+    case OffloadMode::off:
+      return whole;
+    case OffloadMode::automatic:
+      return planner.least_committed(false);
+    default:
+      return std::min(whole, planner.least_committed(uses_ring(request.mode)));
+  }
+}
+
+}  // namespace genai

@@ -1,0 +1,98 @@
+// residency_plan.h - which rows of which matrix live where. A pure function of sizes, budget and lane speeds: no
+// device, no clock, no file. What it forecasts in bytes is what a step then counts, exactly.
+//
+// Matrices are split at strips of 8 rows. The strips of all matrices are ordered once, so that every prefix of the
+// order holds about the same share of every matrix; the resident strips are the longest prefix that fits. So more
+// budget never takes a strip out of device memory, and less than one strip of the budget stays unused.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace genai {
+
+// A lane is a memory and what reads it.
+enum class Lane : std::uint8_t {
+  resident,   // device memory, kernels
+  ring,       // host memory, copied ahead into slots in device memory, kernels
+  zero_copy,  // host memory, kernels over the link
+  host,       // host memory, host cores
+};
+inline constexpr int kLaneCount = 4;
+std::string_view lane_name(Lane lane);
+
+enum class OffloadMode : std::uint8_t { automatic, off, stream, zero_copy, host, split };
+std::string_view offload_mode_name(OffloadMode mode);
+
+// Bytes per second; all that the choice of lanes depends on besides sizes.
+struct LaneSpeeds {
+  double resident = 0.0;
+  double ring = 0.0;
+  double zero_copy = 0.0;
+  double host = 0.0;
+  double ring_beside_host = 0.0;  // while both run: host memory is shared
+  double host_beside_ring = 0.0;
+  double exchange_seconds = 0.0;  // of one matrix with host rows: vector out, results back
+  double pass_seconds = 0.0;      // what a pass costs beyond reading its weights
+};
+
+struct MatrixSize {
+  std::string name;
+  std::int64_t strips = 0;
+  std::int64_t strip_bytes = 0;
+  bool read_every_pass = true;  // false: a table of which a pass reads single rows (an embedding of its own)
+  bool may_be_cold = true;      // false: pinned to device memory by the user
+  std::int64_t total_bytes() const { return strips * strip_bytes; }
+};
+
+// Device memory that is not weights, in bytes, already rounded to granules.
+struct FixedBytes {
+  std::uint64_t vectors = 0;  // norms and biases
+  std::uint64_t kv = 0;       // of the whole context
+  std::uint64_t workspace = 0;
+  std::uint64_t total() const { return vectors + kv + workspace; }
+};
+
+struct PlanRequest {
+  std::vector<MatrixSize> matrices;  // in the order in which a pass reads them
+  FixedBytes fixed;
+  std::uint64_t granule_bytes = 1;
+  std::optional<std::uint64_t> budget_bytes;  // nothing: no limit
+  OffloadMode mode = OffloadMode::automatic;
+  LaneSpeeds speeds;
+  // Strips that must be cold whatever the budget (for tests): matrices whose name contains one of these.
+  std::vector<std::string> forced_cold;
+};
+
+// Consecutive strips: resident first, then ring, zero-copy and host.
+struct MatrixPlan {
+  std::int64_t strips[kLaneCount] = {};
+  std::int64_t first_strip(Lane lane) const;
+  std::int64_t of(Lane lane) const { return strips[static_cast<int>(lane)]; }
+};
+
+struct ResidencyPlan {
+  OffloadMode mode = OffloadMode::automatic;  // as effective: never automatic
+  std::vector<MatrixPlan> matrices;
+  std::uint64_t lane_bytes[kLaneCount] = {};  // that live in the lane
+  std::uint64_t pass_bytes[kLaneCount] = {};  // that a pass reads through it
+  std::uint64_t ring_slot_bytes = 0;          // of one slot
+  std::int32_t ring_slots = 0;
+  std::uint64_t committed_bytes = 0;  // most device bytes that will ever be committed
+  double pass_seconds = 0.0;          // predicted; 0 where speeds are unknown
+  std::string bottleneck;
+
+  std::uint64_t of(Lane lane) const { return lane_bytes[static_cast<int>(lane)]; }
+  std::uint64_t cold_bytes() const { return of(Lane::ring) + of(Lane::zero_copy) + of(Lane::host); }
+};
+
+// Throws BudgetError where not even the smallest plan of this mode fits: with a byte ledger and the smallest budget
+// that works. Throws UsageError for a mode that contradicts the rest.
+ResidencyPlan make_residency_plan(const PlanRequest& request);
+
+// The smallest budget with which make_residency_plan succeeds for this request's mode.
+std::uint64_t smallest_budget(const PlanRequest& request);
+
+}  // namespace genai
