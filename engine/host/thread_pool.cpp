@@ -12,6 +12,7 @@ namespace genai {
 namespace {
 
 constexpr std::chrono::microseconds kSpinTime{50};
+constexpr std::chrono::microseconds kSpinTimeWithoutYield{5};
 constexpr int kPausesPerClockRead = 32;
 constexpr int kYieldsBeforeSleep = 4;
 
@@ -26,13 +27,17 @@ inline void pause_core() {
 // Returns when `value` is no longer `old`, with acquire order.
 void wait_for_change(const std::atomic<int>& value, int old, bool spins) {
   if (spins) {
-    const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
-    do {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::chrono::steady_clock::duration elapsed{0}; elapsed < kSpinTime;
+         elapsed = std::chrono::steady_clock::now() - start) {
+      // Whoever is waited for may be queued behind this thread, when other programs use the cores too. Measured on two
+      // busy cores, regions of 40 us: 4 times slower without the yield than with it.
+      if (elapsed >= kSpinTimeWithoutYield) std::this_thread::yield();
       for (int i = 0; i < kPausesPerClockRead; ++i) {
         if (value.load(std::memory_order_acquire) != old) return;
         pause_core();
       }
-    } while (std::chrono::steady_clock::now() < deadline);
+    }
   } else {
     for (int i = 0; i < kYieldsBeforeSleep; ++i) {
       if (value.load(std::memory_order_acquire) != old) return;

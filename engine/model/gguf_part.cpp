@@ -62,17 +62,17 @@ GgufTensorType read_tensor_type(GgufReader& reader, const TensorInfo& tensor) {
 
 // Sets shape, type and bytes; the product of the dimensions is checked for overflow on the way.
 void read_shape_and_type(GgufReader& reader, TensorInfo& tensor) {
-  const std::string name = printable_text(tensor.name);
+  const auto name = [&] { return printable_text(tensor.name); };
   const std::uint64_t rank_at = reader.offset();
   const auto rank = reader.number<std::uint32_t>("a number of dimensions");
   if (rank < 1 || rank > kMaxDimensions)
-    reader.fail(rank_at, fmt::format("1 to {} dimensions of tensor '{}'", kMaxDimensions, name),
+    reader.fail(rank_at, fmt::format("1 to {} dimensions of tensor '{}'", kMaxDimensions, name()),
                 fmt::format("{}", rank));
   const std::uint64_t shape_at = reader.offset();
   for (std::uint32_t i = 0; i < rank; ++i) {
     const std::uint64_t at = reader.offset();
     tensor.shape.push_back(reader.number<std::uint64_t>("a dimension"));
-    if (tensor.shape.back() == 0) reader.fail(at, fmt::format("dimension {} of tensor '{}' above 0", i, name), "0");
+    if (tensor.shape.back() == 0) reader.fail(at, fmt::format("dimension {} of tensor '{}' above 0", i, name()), "0");
   }
   const GgufTensorType type = read_tensor_type(reader, tensor);
   tensor.type_name = type.name;
@@ -83,7 +83,7 @@ void read_shape_and_type(GgufReader& reader, TensorInfo& tensor) {
   if (tensor.shape[0] % type.block_elements != 0)
     reader.fail(shape_at,
                 fmt::format("a multiple of {} elements, the block of {}, in a row of tensor '{}'", type.block_elements,
-                            type.name, name),
+                            type.name, name()),
                 fmt::format("{}", tensor.shape[0]));
   // Elements are at most 8 times the bytes of any type, so a limit on elements is one on what later sums can reach.
   std::uint64_t element_count = 1;
@@ -92,7 +92,7 @@ void read_shape_and_type(GgufReader& reader, TensorInfo& tensor) {
     overflow |= __builtin_mul_overflow(element_count, dimension, &element_count);
   overflow |= __builtin_mul_overflow(element_count / type.block_elements, type.block_bytes, &tensor.bytes);
   if (overflow)
-    reader.fail(shape_at, fmt::format("fewer than 2^64 bytes in tensor '{}'", name),
+    reader.fail(shape_at, fmt::format("fewer than 2^64 bytes in tensor '{}'", name()),
                 fmt::format("dimensions {}", fmt::join(tensor.shape, " x ")));
 }
 
@@ -121,16 +121,16 @@ TableEntry read_table_entry(GgufReader& reader, std::uint64_t alignment) {
 
 void place_tensor(const GgufReader& reader, const GgufPart& part, TableEntry& entry) {
   TensorInfo& tensor = entry.tensor;
-  const std::string name = printable_text(tensor.name);
+  const auto name = [&] { return printable_text(tensor.name); };
   const std::uint64_t file_bytes = part.bytes.size();
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   if (__builtin_add_overflow(part.data_offset, entry.offset, &begin) ||
       __builtin_add_overflow(begin, tensor.bytes, &end))
-    reader.fail(entry.offset_at, fmt::format("tensor '{}' to end below byte 2^64", name),
+    reader.fail(entry.offset_at, fmt::format("tensor '{}' to end below byte 2^64", name()),
                 fmt::format("offset {} and {} bytes", entry.offset, tensor.bytes));
   if (end > file_bytes)
-    reader.fail(begin, fmt::format("{} bytes of tensor '{}' ({})", tensor.bytes, name, tensor.type_name),
+    reader.fail(begin, fmt::format("{} bytes of tensor '{}' ({})", tensor.bytes, name(), tensor.type_name),
                 fmt::format("the end of the file at byte {}", file_bytes),
                 fmt::format("the file is cut short: it needs at least {} bytes; fetch it again", end));
   tensor.data = part.bytes.data() + begin;
