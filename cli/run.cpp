@@ -45,9 +45,8 @@ std::uint64_t random_seed() { return std::random_device{}(); }
 std::vector<std::int32_t> special_stop_ids(const Tokenizer& tokenizer, const std::vector<std::string>& stops) {
   std::vector<std::int32_t> ids;
   for (const std::string& stop : stops) {
-    const std::vector<std::int32_t> tokens = tokenizer.encode(stop, {.add_special = false, .parse_special = true});
-    if (tokens.size() == 1 && tokenizer.token_type(tokens.front()) == TokenType::kControl)
-      ids.push_back(tokens.front());
+    const std::optional<std::int32_t> id = tokenizer.find_token(stop);
+    if (id && tokenizer.token_type(*id) == TokenType::kControl) ids.push_back(*id);
   }
   return ids;
 }

@@ -128,7 +128,7 @@ void Session::load() {
   const auto start = std::chrono::steady_clock::now();
   opened_ = open_device(options_.device);
   if (!opened_.fallback_reason.empty())
-    warnings_.push_back(fmt::format("no CUDA device, running on the host: {}", opened_.fallback_reason));
+    warnings_.push_back(fmt::format("no CUDA device: running on the host ({})", opened_.fallback_reason));
   Device& device = *opened_.device;
   budget_bytes_ = budget_on(device, device.memory().info(), options_.budget);
   ModelOptions model_options;

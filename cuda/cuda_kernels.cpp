@@ -21,7 +21,11 @@ void expect_cache(const CacheView& cache, int head_count) {
 
 }  // namespace
 
-CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {}
+CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
+  if (traits_.compute_capability < 90) return;
+  prepare_matmul_row(traits_);
+  prepare_attention_decode(traits_);
+}
 
 std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
   return std::max(PreparedInput::bytes(limits.row_count, limits.input_width),
@@ -39,6 +43,10 @@ void CudaKernels::matmul(Stream& stream, const MatmulArgs& args) {
     GENAI_EXPECT(args.outputs[index].matrix.cols == args.outputs[0].matrix.cols, "outputs read inputs of one width");
   if (args.row_count == 0) return;
   const LaunchTarget target = target_of(stream, traits_);
+  if (matmul_row_serves(traits_, args)) {
+    launch_matmul_row(target, args);
+    return;
+  }
   const PreparedInput prepared = PreparedInput::in_scratch(args.scratch, args.row_count, args.outputs[0].matrix.cols);
   launch_prepare_input(target, args, prepared);
   launch_matmul_plain(target, args, prepared);
@@ -63,12 +71,16 @@ void CudaKernels::rotate(Stream& stream, const RotateArgs& args) {
 void CudaKernels::attention(Stream& stream, const AttentionArgs& args) {
   expect_cache(args.cache, args.head_count);
   if (args.row_count == 0) return;
-  launch_attention_plain(target_of(stream, traits_), args);
+  const LaunchTarget target = target_of(stream, traits_);
+  if (attention_decode_serves(traits_, args))
+    launch_attention_decode(target, args);
+  else
+    launch_attention_plain(target, args);
 }
 
 void CudaKernels::argmax(Stream& stream, const ArgmaxArgs& args) {
   if (args.row_count == 0) return;
-  launch_argmax_plain(target_of(stream, traits_), args);
+  launch_argmax(target_of(stream, traits_), args);
 }
 
 void CudaKernels::advance_step(Stream& stream, const AdvanceArgs& args) {

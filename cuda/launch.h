@@ -18,15 +18,40 @@ struct LaunchTarget {
   const DeviceTraits& traits;
 };
 
-// `kernel_name` is for the error message.
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;
+  unsigned cluster_blocks = 1;  // along x; more than 1 needs compute capability 9.0
+};
+
+// `kernel_name` is for the error message. From compute capability 9.0 on, kernels of a stream overlap: each begins
+// while the one before it still runs, and must wait for it (ptx.cuh, wait_for_previous_grid) before it touches what
+// kernels write.
 template <class... Parameters, class... Arguments>
-void launch_kernel(const char* kernel_name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                   std::size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+void launch_kernel(const char* kernel_name, void (*kernel)(Parameters...), const LaunchShape& shape,
+                   const LaunchTarget& target, Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned attribute_count = 0;
+  if (target.traits.compute_capability >= 90) {
+    attributes[attribute_count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[attribute_count].val.programmaticStreamSerializationAllowed = 1;
+    ++attribute_count;
+  }
+  if (shape.cluster_blocks > 1) {
+    attributes[attribute_count].id = cudaLaunchAttributeClusterDimension;
+    attributes[attribute_count].val.clusterDim.x = shape.cluster_blocks;
+    attributes[attribute_count].val.clusterDim.y = 1;
+    attributes[attribute_count].val.clusterDim.z = 1;
+    ++attribute_count;
+  }
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = target.stream;
+  config.attrs = attributes;
+  config.numAttrs = attribute_count;
   const cudaError_t status = cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
   if (status != cudaSuccess) throw_cuda_error(status, kernel_name, __FILE__, __LINE__);
 }
@@ -46,13 +71,23 @@ struct PreparedInput {
 
 void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, const PreparedInput& prepared);
 void launch_matmul_plain(const LaunchTarget& target, const MatmulArgs& args, const PreparedInput& prepared);
+
+// Products with one row of activations. The kernels need more shared memory than a launch gets unasked: `prepare` asks,
+// once a device.
+bool matmul_row_serves(const DeviceTraits& traits, const MatmulArgs& args);
+void prepare_matmul_row(const DeviceTraits& traits);
+void launch_matmul_row(const LaunchTarget& target, const MatmulArgs& args);
+
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
 void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args);
 void launch_gate(const LaunchTarget& target, const GateArgs& args);
 void launch_rotate(const LaunchTarget& target, const RotateArgs& args);
 std::size_t attention_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
 void launch_attention_plain(const LaunchTarget& target, const AttentionArgs& args);
-void launch_argmax_plain(const LaunchTarget& target, const ArgmaxArgs& args);
+bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args);
+void prepare_attention_decode(const DeviceTraits& traits);
+void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args);
+void launch_argmax(const LaunchTarget& target, const ArgmaxArgs& args);
 void launch_advance_step(const LaunchTarget& target, const AdvanceArgs& args);
 
 }  // namespace genai::cuda

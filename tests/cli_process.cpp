@@ -41,6 +41,8 @@ std::vector<std::string> environment_of(const ProcessOptions& options) {
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry)
     if (!std::string(*entry).starts_with("GENAI_")) entries.emplace_back(*entry);
+  // The same on a machine with a GPU, and without a word about there being none.
+  if (!options.environment.contains("GENAI_DEVICE")) entries.emplace_back("GENAI_DEVICE=cpu");
   for (const auto& [name, value] : options.environment) entries.push_back(name + "=" + value);
   return entries;
 }
@@ -106,7 +108,7 @@ Process::Process(const std::vector<std::string>& arguments, const ProcessOptions
     std::signal(SIGPIPE, SIG_DFL);
     ::dup2(in.reader(), STDIN_FILENO);
     ::dup2(options.out ? *options.out : out.writer(), STDOUT_FILENO);
-    ::dup2(err.writer(), STDERR_FILENO);
+    ::dup2(options.err ? *options.err : err.writer(), STDERR_FILENO);
     if (options.closed_stdout) ::close(STDOUT_FILENO);
     ::execve(argv[0], argv.data(), envp.data());
     ::_exit(126);

@@ -1,5 +1,5 @@
 // cli_process.h - runs the genai executable as a user would: own process, own environment, pipes for the three streams,
-// and what it cost. $GENAI_BINARY, else the one that was built with the tests.
+// and what it cost. $GENAI_BINARY, else the one that was built with the tests. It runs on the host device.
 #pragma once
 #include <sys/types.h>
 
@@ -19,15 +19,16 @@ struct ProcessResult {
   std::string out;
   std::string err;
   double cpu_seconds = 0.0;
-  std::uint64_t rss_peak_bytes = 0;   // never below what this process had at the fork:
+  std::uint64_t rss_peak_bytes = 0;  // never below what this process had at the fork:
   std::uint64_t rss_floor_bytes = 0;
 };
 
 struct ProcessOptions {
-  std::map<std::string, std::string> environment;  // beside what the tests run in, less every GENAI_ variable
-  std::string input;
-  bool keep_stdin_open = false;   // after `input`, until the process has ended
-  std::optional<int> out;         // stdout goes here and is not collected
+  std::map<std::string, std::string> environment{};  // beside what the tests run in, less every GENAI_ variable
+  std::string input{};
+  bool keep_stdin_open = false;  // after `input`, until the process has ended
+  std::optional<int> out{};      // stdout goes here and is not collected
+  std::optional<int> err{};      // so does stderr
   bool closed_stdout = false;
 };
 

@@ -140,7 +140,8 @@ TEST_CASE("cli: the names of special tokens in a prompt become tokens unless tha
   };
   CHECK(ids({}) == "[" + std::to_string(turn) + "]\n");
   CHECK(ids({"--no-parse-special"}) == "[2, 3, 4, 3, 5]\n");
-  CHECK(run_genai({"tokenize", "-m", scripted.path, "-p", "<|t|>", "--ids"}, {.environment = {{"GENAI_NO_PARSE_SPECIAL", "1"}}})
+  CHECK(run_genai({"tokenize", "-m", scripted.path, "-p", "<|t|>", "--ids"},
+                  {.environment = {{"GENAI_NO_PARSE_SPECIAL", "1"}}})
             .out == "[2, 3, 4, 3, 5]\n");
   CHECK(run_genai({"tokenize", "-m", scripted.path, "-p", "<|t|>", "--ids", "--parse-special"},
                   {.environment = {{"GENAI_NO_PARSE_SPECIAL", "1"}}})
@@ -181,8 +182,10 @@ TEST_CASE("cli: tokenize shows pieces, ids and JSON") {
   ScriptedModel model;
   model.add_line({"a", "\xF0", "\x9F"});
   const Scripted scripted(model);
-  CHECK(run_genai({"tokenize", "-m", scripted.path, "-p", "a\xF0" "a"}).out ==
-        "     1 -> 'a'\n     2 -> '\\xf0'\n     1 -> 'a'\n");
+  CHECK(run_genai({"tokenize", "-m", scripted.path, "-p",
+                   "a\xF0"
+                   "a"})
+            .out == "     1 -> 'a'\n     2 -> '\\xf0'\n     1 -> 'a'\n");
   const auto json = nlohmann::json::parse(run_genai({"tokenize", "-m", scripted.path, "-p", "a\xF0", "--json"}).out);
   CHECK(json.at("count") == 2);
   CHECK(json.at("ids") == nlohmann::json::array({1, 2}));
@@ -196,7 +199,8 @@ TEST_CASE("cli: a BOS that the model wants is added once, and --dump-prompt show
   const std::int32_t bos = model.add("<s>", ScriptedModel::kControl);
   const std::int32_t a = model.add("a");
   GgufWriter writer = model.writer();
-  writer.u32("tokenizer.ggml.bos_token_id", static_cast<std::uint32_t>(bos)).boolean("tokenizer.ggml.add_bos_token", true);
+  writer.u32("tokenizer.ggml.bos_token_id", static_cast<std::uint32_t>(bos))
+      .boolean("tokenizer.ggml.add_bos_token", true);
   const Scripted scripted(writer);
   const std::string both = "[" + std::to_string(bos) + ", " + std::to_string(a) + "]";
   const auto dumped = [&](const std::string& prompt) {
@@ -205,7 +209,8 @@ TEST_CASE("cli: a BOS that the model wants is added once, and --dump-prompt show
   CHECK(dumped("a") == "prompt ids: " + both + "\n");
   CHECK(dumped("<s>a") == "prompt ids: " + both + "\n");
   CHECK(dumped("") == "prompt ids: [" + std::to_string(bos) + "]\n");
-  CHECK(run_genai({"tokenize", "-m", scripted.path, "-p", "a", "--ids", "--no-bos"}).out == "[" + std::to_string(a) + "]\n");
+  CHECK(run_genai({"tokenize", "-m", scripted.path, "-p", "a", "--ids", "--no-bos"}).out ==
+        "[" + std::to_string(a) + "]\n");
 }
 
 TEST_CASE("cli: a prompt from the command line, a file, a pipe and stdin is the same, byte for byte") {

@@ -57,6 +57,7 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& args, std::int
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_split_kernel(const AttentionArgs args, int first_row, int slots, const SplitScratch scratch) {
+  start_in_order();
   extern __shared__ __align__(16) float shared[];
   const int head_dim = args.cache.head_dim;
   const SharedPlan plan = shared_plan(shared, head_dim);
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     attention_merge_kernel(const AttentionArgs args, int first_row, const SplitScratch scratch) {
+  start_in_order();
   const int head_dim = args.cache.head_dim;
   const std::int64_t cell = static_cast<std::int64_t>(blockIdx.x) * scratch.chunk_capacity;
   const std::int64_t m = first_row + static_cast<int>(blockIdx.x) / args.head_count;
@@ -110,6 +112,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) attention_walk_kernel(const AttentionArgs args) {
+  start_in_order();
   extern __shared__ __align__(16) float shared[];
   __shared__ MergeState states[kMaxUnitHeads];
   __shared__ MergeWeights weights[kMaxUnitHeads];
@@ -177,9 +180,10 @@ void launch_for_type(const LaunchTarget& target, const AttentionArgs& args) {
   if (args.row_count > kMaxSplitRows) {
     const std::size_t bytes = shared_bytes(head_dim, true);
     allow_shared(attention_walk_kernel<T>, bytes);
-    launch_kernel("attention_walk_kernel", attention_walk_kernel<T>,
-                  dim3(static_cast<unsigned>(args.row_count) * static_cast<unsigned>(unit_count)), dim3(kThreads),
-                  bytes, target.stream, args);
+    launch_kernel(
+        "attention_walk_kernel", attention_walk_kernel<T>,
+        {dim3(static_cast<unsigned>(args.row_count) * static_cast<unsigned>(unit_count)), dim3(kThreads), bytes},
+        target, args);
     return;
   }
   const int capacity = chunk_capacity(args.max_positions);
@@ -197,10 +201,11 @@ void launch_for_type(const LaunchTarget& target, const AttentionArgs& args) {
     const int wanted = (kBlocksPerSm * target.traits.sm_count + rows * unit_count - 1) / (rows * unit_count);
     const int slots = std::clamp(wanted, 1, capacity);
     launch_kernel("attention_split_kernel", attention_split_kernel<T>,
-                  dim3(static_cast<unsigned>(slots * unit_count * rows)), dim3(kThreads), bytes, target.stream, args,
+                  {dim3(static_cast<unsigned>(slots * unit_count * rows)), dim3(kThreads), bytes}, target, args,
                   first_row, slots, scratch);
-    launch_kernel("attention_merge_kernel", attention_merge_kernel, dim3(static_cast<unsigned>(rows * args.head_count)),
-                  dim3(kThreads), 0, target.stream, args, first_row, scratch);
+    launch_kernel("attention_merge_kernel", attention_merge_kernel,
+                  {dim3(static_cast<unsigned>(rows * args.head_count)), dim3(kThreads)}, target, args, first_row,
+                  scratch);
   }
 }
 

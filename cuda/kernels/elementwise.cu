@@ -17,6 +17,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) norm_add_kernel(const NormAddArgs args) {
+  start_in_order();
   __shared__ float shared[kThreads];
   const std::int64_t offset = static_cast<std::int64_t>(blockIdx.x) * args.width;
   const float* y = raw(args.y) + offset;
@@ -27,6 +28,7 @@ __global__ void __launch_bounds__(kThreads) norm_add_kernel(const NormAddArgs ar
 }
 
 __global__ void __launch_bounds__(kThreads) gate_kernel(const GateArgs args) {
+  start_in_order();
   const std::int64_t count = static_cast<std::int64_t>(args.row_count) * args.width;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step)
@@ -36,15 +38,14 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const GateArgs args) {
 }  // namespace
 
 void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args) {
-  launch_kernel("norm_add_kernel", norm_add_kernel, dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads), 0,
-                target.stream, args);
+  launch_kernel("norm_add_kernel", norm_add_kernel, {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)},
+                target, args);
 }
 
 void launch_gate(const LaunchTarget& target, const GateArgs& args) {
   const std::int64_t count = static_cast<std::int64_t>(args.row_count) * args.width;
   const std::int64_t blocks = std::min<std::int64_t>((count + kThreads - 1) / kThreads, 16 * target.traits.sm_count);
-  launch_kernel("gate_kernel", gate_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, target.stream,
-                args);
+  launch_kernel("gate_kernel", gate_kernel, {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, target, args);
 }
 
 }  // namespace genai::cuda

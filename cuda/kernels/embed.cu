@@ -14,6 +14,7 @@ constexpr int kThreads = 256;
 
 template <DType kType>
 __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedArgs args) {
+  start_in_order();
   const std::int64_t m = blockIdx.x;
   const int token = raw(args.rows)[m].token;
   const TileBytes* strip = reinterpret_cast<const TileBytes*>(args.matrix.data.address()) +
@@ -58,8 +59,8 @@ EmbedKernel embed_kernel_for(DType dtype) {
 }  // namespace
 
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args) {
-  launch_kernel("embed_kernel", embed_kernel_for(args.matrix.dtype), dim3(static_cast<unsigned>(args.row_count)),
-                dim3(kThreads), 0, target.stream, args);
+  launch_kernel("embed_kernel", embed_kernel_for(args.matrix.dtype),
+                {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target, args);
 }
 
 }  // namespace genai::cuda

@@ -1,9 +1,10 @@
 // fragment.cuh - a lane's part of a packed tile as operands of the integer matrix product, and its scales. Lane 4*g + c
-// holds row g, weights 4c .. 4c+3 and 16 on, of all four blocks of the tile: one 16-byte load a plane (packed_layout.h).
+// holds row g, weights 4c .. 4c+3 and 16 on, of all four blocks of the tile: one 16-byte load a plane
+// (packed_layout.h).
 //
-// Weights are placed in the high bits of their bytes, so that the sign needs no more than flipping the top bit: a product
-// is kFactor times the dot of the specification. It starts at the bits of 1.5 * 2^23, so that, read as a float and scaled
-// by one fma, it is float(idot) exactly (|kFactor * idot| < 2^22).
+// Weights are placed in the high bits of their bytes, so that the sign needs no more than flipping the top bit: a
+// product is kFactor times the dot of the specification. It starts at the bits of 1.5 * 2^23, so that, read as a float
+// and scaled by one fma, it is float(idot) exactly (|kFactor * idot| < 2^22).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -112,8 +113,8 @@ struct PairScales {
   }
 };
 
-// float(idot), sub-scales included. `second` is the product of the second half, where there are halves. Every product and
-// sum here is an integer below 2^24, so nothing is rounded.
+// float(idot), sub-scales included. `second` is the product of the second half, where there are halves. Every product
+// and sum here is an integer below 2^24, so nothing is rounded.
 template <DType kType>
 __device__ __forceinline__ float scaled_dot(int first, int second, const float (&sub)[2]) {
   const float dot = product_to_float<kType>(first);

@@ -111,6 +111,7 @@ __device__ __forceinline__ void float_products(const PlainProduct& product, cons
 
 template <DType kType>
 __global__ void __launch_bounds__(kThreads) matmul_plain_kernel(const PlainProduct product) {
+  start_in_order();
   __shared__ float results[kRowsAtOnce][kStripRows];
   const int strip_row = static_cast<int>(threadIdx.x) / kWarpLanes;
   const std::int64_t strip_bytes = static_cast<std::int64_t>(product.tile_count) * tile_layout(kType).tile_bytes;
@@ -198,8 +199,7 @@ void launch_matmul_plain(const LaunchTarget& target, const MatmulArgs& args, con
     product.soft_cap = args.soft_cap;
     const unsigned row_groups = static_cast<unsigned>((args.row_count + kRowsAtOnce - 1) / kRowsAtOnce);
     const dim3 grid(static_cast<unsigned>(strip_count(output.matrix.rows)), std::min(row_groups, kMaxGridY));
-    launch_kernel("matmul_plain_kernel", plain_kernel(output.matrix.dtype), grid, dim3(kThreads), 0, target.stream,
-                  product);
+    launch_kernel("matmul_plain_kernel", plain_kernel(output.matrix.dtype), {grid, dim3(kThreads)}, target, product);
   }
 }
 

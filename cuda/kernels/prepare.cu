@@ -18,6 +18,7 @@ constexpr std::size_t kAlignment = 256;
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
                    PreparedInput prepared) {
+  start_in_order();
   __shared__ float shared[kThreads];
   const int row = static_cast<int>(blockIdx.x);
   const float* x = input + static_cast<std::int64_t>(row) * input_stride;
@@ -84,10 +85,9 @@ PreparedInput PreparedInput::in_scratch(DevicePtr<std::byte> scratch, int row_co
 }
 
 void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, const PreparedInput& prepared) {
-  launch_kernel("prepare_kernel", prepare_kernel, dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads), 0,
-                target.stream, reinterpret_cast<const float*>(args.input.address()), args.input_stride,
-                args.outputs[0].matrix.cols, reinterpret_cast<const float*>(args.norm_weight.address()),
-                args.norm_epsilon, prepared);
+  launch_kernel("prepare_kernel", prepare_kernel, {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
+                reinterpret_cast<const float*>(args.input.address()), args.input_stride, args.outputs[0].matrix.cols,
+                reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, prepared);
 }
 
 }  // namespace genai::cuda

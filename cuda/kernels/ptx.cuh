@@ -1,5 +1,5 @@
-// ptx.cuh - the instructions that CUDA C++ has no name for: dependent grids, barriers in shared memory, bulk copies into
-// it, and integer matrix products. Each is one instruction; what they must be surrounded with stands beside them.
+// ptx.cuh - the instructions that CUDA C++ has no name for: dependent grids, barriers in shared memory, bulk copies
+// into it, and integer matrix products. Each is one instruction; what they must be surrounded with stands beside them.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -32,9 +32,11 @@ __device__ __forceinline__ void start_in_order() {
 
 // ---- barriers ------------------------------------------------------------------------------------------------------
 
-// Barrier `id` (1 .. 15) of a block for `thread_count` threads, whole warps.
-__device__ __forceinline__ void named_barrier(int id, int thread_count) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(thread_count) : "memory");
+// Barrier kId (1 .. 15) of a block for kThreadCount threads, whole warps. A number known only at run time would make
+// the compiler reserve all 16.
+template <int kId, int kThreadCount>
+__device__ __forceinline__ void named_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreadCount) : "memory");
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
@@ -98,23 +100,59 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsi
                                           std::uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          shared_address(shared)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(shared)),
       "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 #endif
+}
+
+// ---- clusters (sm_90): blocks that run at the same time and read each other's shared memory
+// --------------------------
+
+__device__ __forceinline__ int cluster_rank() {
+  unsigned rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int>(rank);
+}
+
+__device__ __forceinline__ int cluster_blocks() {
+  unsigned blocks = 1;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+#endif
+  return static_cast<int>(blocks);
+}
+
+// A barrier of all threads of the cluster; what was written before it to shared memory is seen after it.
+__device__ __forceinline__ void cluster_barrier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The same place in the shared memory of block `rank` of the cluster.
+template <class T>
+__device__ __forceinline__ const T* in_block(const T* own, int rank) {
+  std::uint64_t address = reinterpret_cast<std::uint64_t>(own);
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(address), "r"(rank));
+#endif
+  return reinterpret_cast<const T*>(address);
 }
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float widen_half(std::uint16_t half) { return __half2float(__ushort_as_half(half)); }
 
-// d += a * b for 16 rows of 32 bytes times 8 columns. With g = lane / 4 and c = lane % 4: a[0] is row g, bytes 4c .. 4c+3,
-// a[1] row g + 8; a[2], a[3] the same 16 bytes on; b[0] column g, bytes 4c .. 4c+3, b[1] 16 on; d[0], d[1] row g,
+// d += a * b for 16 rows of 32 bytes times 8 columns. With g = lane / 4 and c = lane % 4: a[0] is row g, bytes 4c ..
+// 4c+3, a[1] row g + 8; a[2], a[3] the same 16 bytes on; b[0] column g, bytes 4c .. 4c+3, b[1] 16 on; d[0], d[1] row g,
 // columns 2c, 2c+1; d[2], d[3] row g + 8.
 template <bool kSigned>
-__device__ __forceinline__ void multiply_32(int (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
-                                            unsigned b1) {
+__device__ __forceinline__ void multiply_32(int (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                            unsigned b0, unsigned b1) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (kSigned)
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

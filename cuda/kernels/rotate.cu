@@ -42,6 +42,7 @@ __device__ __forceinline__ void rotate_head(const NormedHead& head, const Rotate
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) rotate_kernel(const RotateArgs args) {
+  start_in_order();
   __shared__ float shared[kThreads];
   const int head_dim = args.cache.head_dim;
   const int kv_heads = args.cache.kv_head_count;
@@ -83,7 +84,7 @@ void launch_rotate(const LaunchTarget& target, const RotateArgs& args) {
   const unsigned units = static_cast<unsigned>(args.head_count + 2 * args.cache.kv_head_count);
   launch_kernel("rotate_kernel",
                 args.cache.type == CacheType::f16 ? rotate_kernel<std::uint16_t> : rotate_kernel<float>,
-                dim3(static_cast<unsigned>(args.row_count) * units), dim3(kThreads), 0, target.stream, args);
+                {dim3(static_cast<unsigned>(args.row_count) * units), dim3(kThreads)}, target, args);
 }
 
 }  // namespace genai::cuda

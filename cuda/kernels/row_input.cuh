@@ -1,6 +1,6 @@
 // row_input.cuh - one row of activations, normalised and quantised by one block into its shared memory, in the order in
-// which lanes of the integer matrix product read it: for an octet of blocks, lane 4*n + c finds the weights' partners of
-// block n, elements 4c .. 4c+3 and 16 on, in one 8-byte load. The width is padded with zeros to whole octets.
+// which lanes of the integer matrix product read it: for an octet of blocks, lane 4*n + c finds the weights' partners
+// of block n, elements 4c .. 4c+3 and 16 on, in one 8-byte load. The width is padded with zeros to whole octets.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -25,10 +25,10 @@ struct RowInput {
 };
 
 struct RowShared {
-  uint2* quants;   // [octet][32]
-  float* scales;   // [octet][8]
-  float* sums;     // [octet][8]; null where no weight type has a minimum
-  float* reduce;   // [256]
+  uint2* quants;  // [octet][32]
+  float* scales;  // [octet][8]
+  float* sums;    // [octet][8]; null where no weight type has a minimum
+  float* reduce;  // [256]
 };
 
 __host__ __device__ constexpr int octet_count(int cols) { return (cols + kOctetWidth - 1) / kOctetWidth; }
@@ -47,8 +47,8 @@ __device__ __forceinline__ void quantize_octets(const float (&values)[kRowValues
   }
   const float scale = activation_scale(own_amax);
   const float own_inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  unsigned char* bytes = reinterpret_cast<unsigned char*>(shared.quants) + warp * 32 + lane / 4 % 4 * 8 +
-                         lane / 16 * 4 + lane % 4;
+  unsigned char* bytes =
+      reinterpret_cast<unsigned char*>(shared.quants) + warp * 32 + lane / 4 % 4 * 8 + lane / 16 * 4 + lane % 4;
   int own_sum = 0;
 #pragma unroll
   for (int k = 0; k < kRowValues; ++k) {
@@ -63,8 +63,7 @@ __device__ __forceinline__ void quantize_octets(const float (&values)[kRowValues
   }
   if (first + lane < octets) {
     shared.scales[(first + lane) * kOctetBlocks + warp] = scale;
-    if (shared.sums != nullptr)
-      shared.sums[(first + lane) * kOctetBlocks + warp] = scale * static_cast<float>(own_sum);
+    if (shared.sums != nullptr) shared.sums[(first + lane) * kOctetBlocks + warp] = scale * static_cast<float>(own_sum);
   }
 }
 
@@ -76,9 +75,10 @@ __device__ __forceinline__ void load_octets(const float* from, int cols, int fir
   }
 }
 
-// By 256 threads of a block, which share barrier `barrier_id`. Waits for the previous grid when it has done what does not
-// depend on it. The caller has a barrier before anyone reads.
-__device__ __forceinline__ void prepare_row(const RowInput& input, const RowShared& shared, int barrier_id) {
+// By 256 threads of a block, which share barrier kBarrier. Waits for the previous grid when it has done what does
+// not depend on it. The caller has a barrier before anyone reads.
+template <int kBarrier>
+__device__ __forceinline__ void prepare_row(const RowInput& input, const RowShared& shared) {
   const int octets = octet_count(input.cols);
   float values[kRowValues];
   if (input.norm_weight == nullptr) {
@@ -100,7 +100,7 @@ __device__ __forceinline__ void prepare_row(const RowInput& input, const RowShar
     partial = exact_fma(values[k], values[k], partial);
   }
   shared.reduce[threadIdx.x] = partial;
-  named_barrier(barrier_id, kRowThreads);
+  named_barrier<kBarrier, kRowThreads>();
   float partials[8];
 #pragma unroll
   for (int k = 0; k < 8; ++k) partials[k] = shared.reduce[kWarpLanes * k + threadIdx.x % kWarpLanes];

@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "cuda/kernels/ptx.cuh"
 #include "engine/device/device_ptr.h"
 #include "engine/exact_math.h"
 

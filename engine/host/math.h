@@ -111,5 +111,8 @@ const HostMath* find_host_math(InstructionSet instruction_set);
 const HostMath& best_host_math();
 
 extern const HostMath kScalarMath;
+// x86-64 only; not to be used before find_host_math has returned them.
+extern const HostMath kAvx2Math;
+extern const HostMath kAvx512Math;
 
 }  // namespace genai

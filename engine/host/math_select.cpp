@@ -1,4 +1,4 @@
-// Which table of host operations this processor can run.
+// Which tables of host operations this processor can run.
 #include "engine/host/math.h"
 
 namespace genai {

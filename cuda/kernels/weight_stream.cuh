@@ -1,0 +1,183 @@
+// weight_stream.cuh - weights of a product as one stream of bulk copies into rings in shared memory, and how outputs
+// are divided among blocks. Used by the products for few rows (matmul_row.cu, matmul_rows.cu).
+//
+// NOTE [Weight stream]
+// The strips of up to three matrices are laid end to end; block b of a grid owns those that begin in the b-th equal
+// part of the bytes. A block cuts its strips into stages of at most stage_bytes: a bundle of whole strips, or, where
+// one strip is longer, pieces of it, each a multiple of 8 tiles so that a tile's place in a piece tells its partials.
+// Bundles (or strips) go to the consumer groups of the block in turn, and each group has its own ring of slots: a
+// shared ring would let a group pass a wait of the same parity a round early. At most `window` copies are in flight.
+// Too many hold up everything else on the way to memory: measured on an H200, 69 KB in flight a multiprocessor
+// streams 4.57 TB/s, 184 KB no more, but makes other loads wait four times as long. While the ring fills for the first
+// time, normally behind the previous kernel, one copy at a time is enough.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/tile.cuh"
+#include "engine/packed_layout.h"
+
+namespace genai::cuda {
+
+inline constexpr int kMaxStreamOutputs = 3;
+inline constexpr int kPieceTiles = 8;  // one tile for each four of the 32 partials
+
+struct StreamOutput {
+  const TileBytes* weights;
+  const float* bias;  // null: none
+  float* out;
+  int rows;
+  int strip_count;
+  int out_stride;
+  bool second_type;
+};
+
+struct StreamShape {
+  StreamOutput outputs[kMaxStreamOutputs];
+  int output_count;
+  int tile_count;  // of a strip, along K
+  int stage_bytes;
+  int slots;        // of one group
+  int group_count;  // of a block
+};
+
+// How strips of one type are cut into stages.
+struct StageCut {
+  int bundle_strips;  // 1 where strips are cut
+  int piece_tiles;    // tile_count where they are not
+};
+
+constexpr __host__ __device__ StageCut stage_cut(int tile_bytes, int tile_count, int stage_bytes) {
+  const int stage_tiles = stage_bytes / tile_bytes;
+  if (tile_count <= stage_tiles) return {stage_tiles / tile_count, tile_count};
+  const int whole = stage_tiles / kPieceTiles * kPieceTiles;
+  const int pieces = (tile_count + whole - 1) / whole;
+  const int even = (tile_count + pieces - 1) / pieces;
+  return {1, (even + kPieceTiles - 1) / kPieceTiles * kPieceTiles};
+}
+
+struct StripRange {
+  int first;
+  int end;
+};
+
+// The strips of one output that `block` of `block_count` owns.
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ StripRange owned_strips(const StreamShape& shape, int output, int block, int block_count) {
+  std::int64_t total = 0;
+  std::int64_t start = 0;
+  std::int64_t own_strip_bytes = 1;
+#pragma unroll
+  for (int i = 0; i < kMaxStreamOutputs; ++i) {
+    if (i >= shape.output_count) break;
+    const std::int64_t strip = static_cast<std::int64_t>(shape.tile_count) *
+                               tile_layout(shape.outputs[i].second_type ? kSecond : kFirst).tile_bytes;
+    if (i == output) {
+      start = total;
+      own_strip_bytes = strip;
+    }
+    total += strip * shape.outputs[i].strip_count;
+  }
+  const auto boundary = [&](std::int64_t index) {
+    const std::int64_t strip = (total * index / block_count - start + own_strip_bytes / 2) / own_strip_bytes;
+    const std::int64_t before = total * index / block_count < start ? 0 : strip;
+    return static_cast<int>(min(before, static_cast<std::int64_t>(shape.outputs[output].strip_count)));
+  };
+  return {boundary(block), boundary(block + 1)};
+}
+
+// One group's end of its ring.
+struct Ring {
+  unsigned char* slots;
+  SharedBarrier* full;
+  SharedBarrier* empty;
+  int slot_bytes;
+  int slot_count;
+  int slot = 0;
+  unsigned parity = 0;  // of the round that the next stage belongs to
+
+  __device__ __forceinline__ void advance() {
+    if (++slot == slot_count) {
+      slot = 0;
+      parity ^= 1u;
+    }
+  }
+  __device__ __forceinline__ const TileBytes* wait_full() {
+    wait_phase(full + slot, parity);
+    return slots + slot * slot_bytes;
+  }
+  // By every lane of a warp that has read the slot; the empty barrier counts the group's warps.
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(empty + slot);
+    advance();
+  }
+};
+
+// The producing thread's view of a block's stream.
+template <int kGroups>
+class StreamProducer {
+ public:
+  __device__ StreamProducer(const Ring (&rings)[kGroups], int window) : window_(window), policy_(read_once_policy()) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) rings_[g] = rings[g];
+  }
+
+  __device__ __forceinline__ void copy(int group, const TileBytes* source, unsigned bytes) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+      if (g == group) copy_into(rings_[g], source, bytes);
+  }
+
+ private:
+  static constexpr int kHistory = 4;
+
+  __device__ __forceinline__ void copy_into(Ring& ring, const TileBytes* source, unsigned bytes) {
+    const bool filling = issued_ < ring.slot_count * kGroups;
+    if (issued_ > 0) {
+      const int back = filling ? 1 : window_;
+#pragma unroll
+      for (int i = 0; i < kHistory; ++i)
+        if (i + 1 == back && issued_ >= back) wait_phase(history_[i], history_parity_ >> i & 1u);
+    }
+    wait_phase(ring.empty + ring.slot, ring.parity ^ 1u);  // the first round passes
+    SharedBarrier* full = ring.full + ring.slot;
+    arrive_expecting(full, bytes);
+    bulk_load(ring.slots + ring.slot * ring.slot_bytes, source, bytes, full, policy_);
+#pragma unroll
+    for (int i = kHistory - 1; i > 0; --i) history_[i] = history_[i - 1];
+    history_[0] = full;
+    history_parity_ = history_parity_ << 1 | ring.parity;
+    ring.advance();
+    ++issued_;
+  }
+
+  Ring rings_[kGroups];
+  const int window_;
+  const std::uint64_t policy_;
+  int issued_ = 0;
+  SharedBarrier* history_[kHistory] = {};
+  unsigned history_parity_ = 0;
+};
+
+// Calls visit(output, strip, strip_count, first_tile, tile_count, unit) for each stage of the block, in the order of
+// the stream; unit % group_count is its group.
+template <DType kFirst, DType kSecond, class Visit>
+__device__ __forceinline__ void for_each_stage(const StreamShape& shape, int block, int block_count,
+                                               const Visit& visit) {
+  int unit = 0;
+  for (int output = 0; output < shape.output_count; ++output) {
+    const StripRange range = owned_strips<kFirst, kSecond>(shape, output, block, block_count);
+    const int tile_bytes = tile_layout(shape.outputs[output].second_type ? kSecond : kFirst).tile_bytes;
+    const StageCut cut = stage_cut(tile_bytes, shape.tile_count, shape.stage_bytes);
+    for (int strip = range.first; strip < range.end; strip += cut.bundle_strips, ++unit) {
+      const int strips = min(cut.bundle_strips, range.end - strip);
+      for (int tile = 0; tile < shape.tile_count; tile += cut.piece_tiles)
+        visit(output, strip, strips, tile, min(cut.piece_tiles, shape.tile_count - tile), unit);
+    }
+  }
+}
+
+}  // namespace genai::cuda
