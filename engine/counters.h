@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "engine/model/transformer.h"
+
 namespace genai {
 
 struct DecodeCounters {
@@ -17,6 +19,10 @@ struct DecodeCounters {
   std::uint64_t replays = 0;      // graphs launched
   std::uint64_t graph_nodes = 0;  // operations in the graph of a step
   std::uint64_t eager_steps = 0;  // steps run as separate calls
+
+  // Weights of matrices, in the steps of decoding and in the passes over the prompt: read by lane, copied by the ring.
+  PassTraffic decode_traffic;
+  PassTraffic prefill_traffic;
 
   std::uint64_t kv_growth_events = 0;
   std::uint64_t memory_calls_in_steps = 0;

@@ -17,12 +17,14 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedArgs args) {
   start_in_order();
   const std::int64_t m = blockIdx.x;
   const int token = raw(args.rows)[m].token;
-  const TileBytes* strip = reinterpret_cast<const TileBytes*>(args.matrix.data.address()) +
-                           token / kStripRows * strip_bytes(kType, args.matrix.cols);
+  const bool in_rest = token >= args.matrix.rows;
+  const int row = in_rest ? token - args.matrix.rows : token;
+  const TileBytes* strip = reinterpret_cast<const TileBytes*>((in_rest ? args.rest : args.matrix).data.address()) +
+                           row / kStripRows * strip_bytes(kType, args.matrix.cols);
   float* out = raw(args.out) + m * args.matrix.cols;
   for (int i = static_cast<int>(threadIdx.x); i < args.matrix.cols; i += kThreads) {
     const TileBytes* tile = strip + static_cast<std::int64_t>(i / kTileWidth) * tile_layout(kType).tile_bytes;
-    out[i] = load_weight<kType>(tile, token % kStripRows, i % kTileWidth) * args.scale;
+    out[i] = load_weight<kType>(tile, row % kStripRows, i % kTileWidth) * args.scale;
   }
 }
 

@@ -40,8 +40,9 @@ DecodeLoop::DecodeLoop(Model& model, const Options& options) : model_(model), op
   rows_.reserve(static_cast<std::size_t>(model.transformer().limits().max_rows));
 }
 
-void DecodeLoop::run_rows(std::span<const std::int32_t> tokens, std::int32_t first_position) {
-  const Transformer& transformer = model_.transformer();
+PassTraffic DecodeLoop::run_rows(std::span<const std::int32_t> tokens, std::int32_t first_position,
+                                 std::int32_t first_logit_row, std::int32_t logit_row_count) {
+  Transformer& transformer = model_.transformer();
   const auto row_count = static_cast<std::int32_t>(tokens.size());
   model_.stream().synchronize();  // rows_ may still be on its way
   rows_.clear();
@@ -52,15 +53,16 @@ void DecodeLoop::run_rows(std::span<const std::int32_t> tokens, std::int32_t fir
                      .reserved = 0});
   model_.ensure_positions(0, first_position + row_count);
   model_.stream().upload(transformer.workspace().rows.as<std::byte>(), rows_.data(), rows_.size() * sizeof(StepRow));
-  transformer.forward(model_.stream(), row_count);
+  return transformer.run(
+      model_.stream(),
+      {.row_count = row_count, .first_logit_row = first_logit_row, .logit_row_count = logit_row_count});
 }
 
-void DecodeLoop::enqueue_step() {
-  const Transformer& transformer = model_.transformer();
+PassTraffic DecodeLoop::enqueue_step() {
+  Transformer& transformer = model_.transformer();
   const Workspace& space = transformer.workspace();
   model_.device().kernels().advance_step(model_.stream(), {.rows = space.rows, .tokens = space.tokens, .row_count = 1});
-  transformer.forward(model_.stream(), 1);
-  transformer.logits(model_.stream(), 0, 1);
+  return transformer.run(model_.stream(), {.row_count = 1, .first_logit_row = 0, .logit_row_count = 1});
 }
 
 void DecodeLoop::run_step(std::int32_t position) {
@@ -68,17 +70,18 @@ void DecodeLoop::run_step(std::int32_t position) {
   ++counters_.decode_steps;
   if (!options_.graph) {
     ++counters_.eager_steps;
-    enqueue_step();
+    counters_.decode_traffic += enqueue_step();
     return;
   }
   if (step_graph_ == nullptr) {
     model_.stream().begin_capture();
-    enqueue_step();
+    step_traffic_ = enqueue_step();
     step_graph_ = model_.stream().end_capture();
     ++counters_.captures;
   }
   counters_.graph_nodes = step_graph_->node_count();
   model_.stream().launch(*step_graph_);
+  counters_.decode_traffic += step_traffic_;
   ++counters_.replays;
 }
 
@@ -121,14 +124,13 @@ DecodeLoop::StepResult DecodeLoop::prefill(const GenerationRequest& request, con
   StepResult result{};
   for (std::int32_t done = 0; done < prompt_count && !interrupted.load(std::memory_order_relaxed);) {
     const std::int32_t row_count = std::min(max_rows, prompt_count - done);
-    run_rows(std::span(request.prompt).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(row_count)),
-             done);
+    const bool last = done + row_count == prompt_count;
+    counters_.prefill_traffic +=
+        run_rows(std::span(request.prompt).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(row_count)),
+                 done, row_count - 1, last ? 1 : 0);
     ++counters_.prefill_passes;
     done += row_count;
-    if (done == prompt_count) {
-      model_.transformer().logits(model_.stream(), row_count - 1, 1);
-      result = read_step();
-    }
+    if (last) result = read_step();
     counters_.prompt_tokens = static_cast<std::uint64_t>(done);
     if (on_prefill) on_prefill(done, prompt_count);
   }
@@ -211,10 +213,11 @@ void DecodeLoop::evaluate(std::span<const std::int32_t> tokens, const OnLogits& 
                        "raise the context with -c");
   for (std::int32_t done = 0; done < token_count;) {
     const std::int32_t row_count = std::min(limits.max_rows, token_count - done);
-    run_rows(tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(row_count)), done);
+    run_rows(tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(row_count)), done, 0,
+             std::min(limits.max_logit_rows, row_count));
     for (std::int32_t first = 0; first < row_count; first += limits.max_logit_rows) {
       const std::int32_t logit_rows = std::min(limits.max_logit_rows, row_count - first);
-      model_.transformer().logits(model_.stream(), first, logit_rows);
+      if (first > 0) model_.transformer().run_logits(model_.stream(), first, logit_rows);
       const std::span<const float> logits = read_logits(logit_rows);
       for (std::int32_t row = 0; row < logit_rows; ++row)
         on_logits(done + first + row, logits.subspan(static_cast<std::size_t>(row) * vocabulary_size, vocabulary_size));
@@ -227,22 +230,20 @@ void DecodeLoop::report_nonfinite(std::int32_t count) {
   std::string where;
   if (options_.check) {
     // The rows of the failed pass are still in place: run them again, looking at the residual stream between layers.
-    const Transformer& transformer = model_.transformer();
+    Transformer& transformer = model_.transformer();
     const auto row_count = static_cast<std::int32_t>(rows_.size());
     std::vector<float> x(rows_.size() * static_cast<std::size_t>(model_.config().width));
-    const auto finite = [&] {
-      model_.stream().download(x.data(), bytes_of(transformer.workspace().x), x.size() * sizeof(float));
-      model_.stream().synchronize();
-      return std::all_of(x.begin(), x.end(), [](float value) { return std::isfinite(value); });
-    };
     where = "; all layers are finite, so the output matrix is not";
-    transformer.embed(model_.stream(), row_count);
-    if (!finite()) where = "; they begin in the embedding";
-    for (std::int32_t layer = 0; layer < model_.config().layer_count && where.find("begin") == std::string::npos;
-         ++layer) {
-      transformer.layer(model_.stream(), layer, row_count);
-      if (!finite()) where = fmt::format("; they begin in layer {}", layer);
-    }
+    bool found = false;
+    transformer.run(
+        model_.stream(), {.row_count = row_count, .first_logit_row = 0, .logit_row_count = 0}, [&](std::int32_t layer) {
+          if (found) return;
+          model_.stream().download(x.data(), bytes_of(transformer.workspace().x), x.size() * sizeof(float));
+          model_.stream().synchronize();
+          found = !std::all_of(x.begin(), x.end(), [](float value) { return std::isfinite(value); });
+          if (found)
+            where = layer < 0 ? "; they begin in the embedding" : fmt::format("; they begin in layer {}", layer);
+        });
   }
   throw Error(fmt::format("{} of {} logits are not finite numbers{}", count, model_.config().vocabulary_size, where),
               options_.check

@@ -74,11 +74,12 @@ class DecodeLoop {
     std::uint64_t hash;
   };
 
-  // One pass over `tokens` at first_position, first_position + 1, ...
-  void run_rows(std::span<const std::int32_t> tokens, std::int32_t first_position);
+  // One pass over `tokens` at first_position, first_position + 1, ..., with logits of some of them.
+  PassTraffic run_rows(std::span<const std::int32_t> tokens, std::int32_t first_position, std::int32_t first_logit_row,
+                       std::int32_t logit_row_count);
   StepResult prefill(const GenerationRequest& request, const std::atomic<bool>& interrupted,
                      const OnPrefill& on_prefill);
-  void enqueue_step();
+  PassTraffic enqueue_step();
   void run_step(std::int32_t position);
   // Token, hash and finiteness of the first row of logits; waits for the device.
   StepResult read_step();
@@ -91,6 +92,7 @@ class DecodeLoop {
   Options options_;
   DecodeCounters counters_;
   std::unique_ptr<Graph> step_graph_;
+  PassTraffic step_traffic_;   // of one launch of the graph
   std::vector<StepRow> rows_;  // of the last pass, as uploaded
   std::vector<float> logits_;
   std::vector<std::byte> readback_;

@@ -33,11 +33,12 @@ struct StepRow {
 
 // x[m] = scale * matrix[rows[m].token]                                    x (M, cols)
 struct EmbedArgs {
-  MatrixView matrix;
+  MatrixView matrix;  // rows a multiple of 8 where more follow elsewhere
   DevicePtr<const StepRow> rows;
   std::int32_t row_count;
   float scale;
   DevicePtr<float> out;
+  MatrixView rest{};  // the rows behind those of `matrix`, of the same type and width; rows == 0: none
 };
 
 enum class Epilogue : std::uint8_t {

@@ -183,8 +183,10 @@ void HostKernels::embed(Stream& stream, const EmbedArgs& args) {
     const std::int32_t cols = args.matrix.cols;
     run_tasks(pool_, args.row_count, cols, [&](std::int64_t m) {
       const std::int32_t token = host(args.rows)[m].token;
-      GENAI_EXPECT(token >= 0 && token < args.matrix.rows, "a token outside the vocabulary");
-      math_.embed_row(packed(args.matrix), token, args.scale, host(args.out) + m * cols);
+      GENAI_EXPECT(token >= 0 && token < args.matrix.rows + args.rest.rows, "a token outside the vocabulary");
+      const bool in_rest = token >= args.matrix.rows;
+      math_.embed_row(packed(in_rest ? args.rest : args.matrix), in_rest ? token - args.matrix.rows : token, args.scale,
+                      host(args.out) + m * cols);
     });
   });
 }

@@ -19,29 +19,54 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
       arena_(device.memory(), options.budget_bytes),
       stream_(device.create_stream()),
       weight_map_(map_weights(config_, file)) {
-  weight_range_ = arena_.reserve(MemoryKind::weights, weight_map_.total_bytes);
-  weights_ = bind_weights(config_, weight_map_, weight_range_.base());
   const PassLimits limits{.max_rows = options_.max_rows,
                           .max_logit_rows = std::min(options_.max_rows, options_.max_logit_rows),
                           .max_positions = options_.context};
-  const Workspace sizes = lay_out_workspace(config_, weights_, device_.kernels(), limits, {});
+  const bool separate_gate = has_separate_gate(weight_map_);
+  const Workspace sizes = lay_out_workspace(config_, separate_gate, device_.kernels(), limits, {});
   cache_ = std::make_unique<KvCache>(arena_, CacheShape{.type = options_.cache_type,
                                                         .layer_count = config_.layer_count,
                                                         .kv_head_count = config_.kv_head_count,
                                                         .head_dim = config_.head_dim,
                                                         .sequence_count = options_.sequence_count,
                                                         .max_positions = options_.context});
-  check_fits(sizes.total_bytes);
+  describe_request(sizes.total_bytes);
+  plan_ = make_residency_plan(plan_request_);
+  check_host_memory();
+  place_weights(weight_map_, plan_);
 
+  weight_range_ = arena_.reserve(MemoryKind::weights, weight_map_.resident_bytes);
+  cold_range_ = arena_.reserve(MemoryKind::cold, weight_map_.cold_bytes, Placement::host);
+  weights_ = bind_weights(config_, weight_map_, weight_range_.base(), cold_range_.base());
   workspace_range_ = arena_.reserve(MemoryKind::workspace, sizes.total_bytes);
   workspace_range_.commit(0, sizes.total_bytes);
-  const Workspace workspace = lay_out_workspace(config_, weights_, device_.kernels(), limits, workspace_range_.base());
-  transformer_ = std::make_unique<Transformer>(config_, weights_, *cache_, workspace, limits, device_.kernels());
 
   const auto report = [this](std::uint64_t done_bytes) {
     if (options_.progress) options_.progress(done_bytes, weight_map_.total_bytes);
   };
-  load_weights(weight_map_, file, device_, arena_, weight_range_, *stream_, options_.load_threads, report);
+  load_weights(weight_map_, file, device_, arena_, weight_range_, cold_range_, *stream_, options_.load_threads, report);
+
+  make_ring();
+  const Workspace workspace =
+      lay_out_workspace(config_, separate_gate, device_.kernels(), limits, workspace_range_.base());
+  transformer_ = std::make_unique<Transformer>(config_, weights_, *cache_, workspace, limits, device_.kernels(), *ring_,
+                                               weight_map_.output_chunk);
+}
+
+void Model::make_ring() {
+  const std::size_t ring_bytes =
+      static_cast<std::size_t>(plan_.ring_slot_bytes) * static_cast<std::size_t>(plan_.ring_slots);
+  if (ring_bytes > 0) {
+    ring_range_ = arena_.reserve(MemoryKind::ring, ring_bytes);
+    ring_range_.commit(0, ring_bytes);
+  }
+  std::vector<RingChunk> chunks;
+  for (const ColdChunk& chunk : weight_map_.ring_chunks)
+    chunks.push_back({.source = cold_range_.base().byte_offset(static_cast<std::int64_t>(chunk.offset_bytes)),
+                      .bytes = chunk.size_bytes});
+  ring_ = std::make_unique<CopyRing>(device_, std::move(chunks), ring_range_.base(), plan_.ring_slot_bytes,
+                                     plan_.ring_slots);
+  ring_->prime();
 }
 
 Model::~Model() {
@@ -52,23 +77,29 @@ Model::~Model() {
   }
 }
 
-void Model::check_fits(std::uint64_t workspace_bytes) const {
-  const auto granule_bytes = static_cast<std::int64_t>(device_.memory().granule_bytes());
-  const auto whole = [&](std::uint64_t bytes) {
-    return static_cast<std::uint64_t>(round_up(static_cast<std::int64_t>(bytes), granule_bytes));
-  };
-  const std::uint64_t kv_bytes =
-      whole(cache_->bytes_for(options_.context)) * static_cast<std::uint64_t>(options_.sequence_count);
-  const std::uint64_t needed = whole(weight_map_.total_bytes) + whole(workspace_bytes) + kv_bytes;
-  const MemoryInfo info = device_.memory().info();
-  const std::optional<std::uint64_t> available = options_.budget_bytes ? options_.budget_bytes : info.free_bytes;
-  if (!available || needed <= *available) return;
-  throw BudgetError(
-      fmt::format("the model needs {} bytes ({} weights, {} kv cache for {} positions, {} workspace) and {} has {}",
-                  needed, whole(weight_map_.total_bytes), kv_bytes, options_.context, whole(workspace_bytes),
-                  options_.budget_bytes ? "the budget" : "the device", *available),
-      needed, *available,
-      fmt::format("allow {} bytes or more, or ask for a smaller context (-c) or batch (-ub)", needed));
+void Model::describe_request(std::uint64_t workspace_bytes) {
+  const std::uint64_t granule_bytes = device_.memory().granule_bytes();
+  const auto whole = [&](std::uint64_t bytes) { return (bytes + granule_bytes - 1) / granule_bytes * granule_bytes; };
+  PlanRequest& request = plan_request_;
+  request.matrices = matrix_sizes(weight_map_);
+  request.fixed = {
+      .vectors = weight_map_.vector_bytes,
+      .kv = whole(cache_->bytes_for(options_.context)) * static_cast<std::uint64_t>(options_.sequence_count),
+      .workspace = whole(workspace_bytes)};
+  request.granule_bytes = granule_bytes;
+  request.budget_bytes = options_.budget_bytes ? options_.budget_bytes : device_.memory().info().free_bytes;
+  request.mode = options_.offload;
+  request.speeds = options_.lane_speeds;
+  request.forced_cold = options_.forced_cold;
+}
+
+void Model::check_host_memory() const {
+  const std::uint64_t cold_bytes = plan_.cold_bytes();
+  if (!options_.host_available_bytes || cold_bytes <= *options_.host_available_bytes) return;
+  throw BudgetError(fmt::format("{} bytes of weights must stay in host memory, and the host has {} available",
+                                cold_bytes, *options_.host_available_bytes),
+                    cold_bytes, *options_.host_available_bytes,
+                    "close other programs, allow more device memory, or use a smaller model");
 }
 
 void Model::ensure_positions(std::int32_t sequence, std::int32_t position_count) {

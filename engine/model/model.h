@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/device/device.h"
 #include "engine/model/kv_cache.h"
@@ -12,7 +14,9 @@
 #include "engine/model/tensor_file.h"
 #include "engine/model/transformer.h"
 #include "engine/model/weight_map.h"
+#include "engine/residency/copy_ring.h"
 #include "engine/residency/residency_arena.h"
+#include "engine/residency/residency_plan.h"
 
 namespace genai {
 
@@ -22,7 +26,11 @@ struct ModelOptions {
   std::int32_t max_logit_rows = 16;
   std::int32_t sequence_count = 1;
   CacheType cache_type = CacheType::f16;
-  std::optional<std::uint64_t> budget_bytes;  // hard cap of committed device bytes
+  std::optional<std::uint64_t> budget_bytes;  // hard cap of committed device bytes; nothing: what the device has free
+  OffloadMode offload = OffloadMode::automatic;
+  LaneSpeeds lane_speeds;
+  std::vector<std::string> forced_cold;               // parts of names of matrices that must not be resident
+  std::optional<std::uint64_t> host_available_bytes;  // for cold weights; nothing: not checked
   int load_threads = 1;
   // Called now and then while weights are placed; may throw to give up.
   std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;
@@ -44,16 +52,22 @@ class Model {
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
   const KvCache& cache() const { return *cache_; }
-  const Transformer& transformer() const { return *transformer_; }
+  Transformer& transformer() { return *transformer_; }
   // Makes the first `position_count` positions of a sequence ready: cache backed, rotary table filled. Between passes.
   void ensure_positions(std::int32_t sequence, std::int32_t position_count);
-  DevicePtr<std::byte> weight_address(const PlacedTensor& placed) const {
-    return weight_range_.base().byte_offset(static_cast<std::int64_t>(placed.offset_bytes));
+  const ResidencyPlan& plan() const { return plan_; }
+  // What the plan was made from.
+  const PlanRequest& plan_request() const { return plan_request_; }
+  CopyRing& ring() { return *ring_; }
+  DevicePtr<std::byte> weight_address(const PlacedTensor& placed, Lane lane = Lane::resident) const {
+    return genai::weight_address(placed, lane, lane == Lane::resident ? weight_range_.base() : cold_range_.base());
   }
   std::uint64_t weight_bytes() const { return weight_map_.total_bytes; }
 
  private:
-  void check_fits(std::uint64_t workspace_bytes) const;
+  void describe_request(std::uint64_t workspace_bytes);
+  void check_host_memory() const;
+  void make_ring();
   void upload_rope_rows(const RopeSpec& spec, DevicePtr<float> table, std::int32_t first, std::int32_t end);
 
   ModelConfig config_;
@@ -62,10 +76,15 @@ class Model {
   ResidencyArena arena_;
   std::unique_ptr<Stream> stream_;
   WeightMap weight_map_;
+  PlanRequest plan_request_;
+  ResidencyPlan plan_;
   MemoryRange weight_range_;
+  MemoryRange cold_range_;
+  MemoryRange ring_range_;
   MemoryRange workspace_range_;
   ModelWeights weights_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<CopyRing> ring_;
   std::unique_ptr<Transformer> transformer_;
   std::int32_t rope_positions_ = 0;  // rows of the rotary tables that are in place
 };

@@ -25,20 +25,28 @@ class Carver {
   std::size_t used_bytes_ = 0;
 };
 
-MatmulOutput output_of(const MatrixView& matrix, DevicePtr<const float> bias, DevicePtr<float> out,
-                       std::int32_t stride) {
-  return {.matrix = matrix, .bias = bias, .out = out, .out_stride = stride};
+// Rows of a matrix that are computed together, as one output of a call. Gate and up rows alternate, so that the rows of
+// the output are half as many.
+MatmulOutput rows_of(const MatrixView& view, std::int32_t first_row, DevicePtr<const float> bias, DevicePtr<float> out,
+                     std::int32_t out_stride, Epilogue epilogue) {
+  const bool gated = epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu;
+  return {.matrix = view,
+          .bias = bias ? bias + first_row : bias,
+          .out = out + (gated ? first_row / 2 : first_row),
+          .out_stride = out_stride};
+}
+
+std::uint64_t bytes_of(const MatrixView& view) {
+  return static_cast<std::uint64_t>(packed_bytes(view.dtype, view.rows, view.cols));
 }
 
 }  // namespace
 
-Workspace lay_out_workspace(const ModelConfig& config, const ModelWeights& weights, const Kernels& kernels,
+Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const Kernels& kernels,
                             const PassLimits& limits, DevicePtr<std::byte> base) {
   const std::int64_t rows = limits.max_rows;
   const std::int64_t query_width = std::int64_t{config.head_count} * config.head_dim;
   const std::int64_t key_width = std::int64_t{config.kv_head_count} * config.head_dim;
-  const bool separate_gate = std::any_of(weights.layers.begin(), weights.layers.end(),
-                                         [](const LayerWeights& layer) { return layer.gate.rows > 0; });
   Carver carver(base);
   Workspace space;
   space.rows = carver.take<StepRow>(rows);
@@ -71,54 +79,136 @@ Workspace lay_out_workspace(const ModelConfig& config, const ModelWeights& weigh
   return space;
 }
 
-Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache,
-                         const Workspace& workspace, const PassLimits& limits, Kernels& kernels)
-    : config_(config), weights_(weights), cache_(cache), workspace_(workspace), limits_(limits), kernels_(kernels) {}
+PassTraffic& PassTraffic::operator+=(const PassTraffic& other) {
+  for (std::size_t lane = 0; lane < read_bytes.size(); ++lane) read_bytes[lane] += other.read_bytes[lane];
+  copied_bytes += other.copied_bytes;
+  copies += other.copies;
+  return *this;
+}
 
-MatmulArgs Transformer::product(DevicePtr<const float> input, std::int32_t width, std::int32_t row_count) const {
+Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache,
+                         const Workspace& workspace, const PassLimits& limits, Kernels& kernels, CopyRing& ring,
+                         std::int32_t output_chunk)
+    : config_(config),
+      weights_(weights),
+      cache_(cache),
+      workspace_(workspace),
+      limits_(limits),
+      kernels_(kernels),
+      ring_(ring),
+      output_chunk_(output_chunk) {}
+
+PassTraffic Transformer::run(Stream& stream, const PassShape& shape, const AfterLayer& after_layer) {
+  GENAI_EXPECT(shape.row_count > 0 && shape.row_count <= limits_.max_rows, "a pass wider than its workspace");
+  traffic_ = {};
+  ring_.begin_pass(stream, 0, shape.logit_row_count > 0 ? ring_.chunk_count() : output_chunk_);
+  embed(stream, shape.row_count);
+  if (after_layer) after_layer(-1);
+  for (std::int32_t layer = 0; layer < config_.layer_count; ++layer) {
+    attention_block(stream, layer, shape.row_count);
+    feed_forward_block(stream, layer, shape.row_count);
+    if (after_layer) after_layer(layer);
+  }
+  if (shape.logit_row_count > 0) logits(stream, shape.first_logit_row, shape.logit_row_count);
+  ring_.end_pass(stream);
+  traffic_.copied_bytes = ring_.pass_bytes();
+  traffic_.copies = ring_.pass_copies();
+  return traffic_;
+}
+
+PassTraffic Transformer::run_logits(Stream& stream, std::int32_t first_row, std::int32_t row_count) {
+  traffic_ = {};
+  ring_.begin_pass(stream, output_chunk_, ring_.chunk_count());
+  logits(stream, first_row, row_count);
+  ring_.end_pass(stream);
+  traffic_.copied_bytes = ring_.pass_bytes();
+  traffic_.copies = ring_.pass_copies();
+  return traffic_;
+}
+
+MatmulArgs Transformer::call(DevicePtr<const float> input, std::int32_t width, std::int32_t row_count) const {
   MatmulArgs args{};
   args.input = input;
   args.input_stride = width;
   args.row_count = row_count;
   args.norm_epsilon = config_.norm_epsilon;
-  args.output_count = 1;
   args.epilogue = Epilogue::store;
   args.scratch = workspace_.scratch;
   return args;
 }
 
-void Transformer::forward(Stream& stream, std::int32_t row_count) const {
-  embed(stream, row_count);
-  for (std::int32_t index = 0; index < config_.layer_count; ++index) layer(stream, index, row_count);
+void Transformer::multiply(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products) {
+  for (const Lane lane : {Lane::resident, Lane::zero_copy, Lane::host}) {
+    MatmulArgs lane_args = args;
+    lane_args.output_count = 0;
+    for (const Product& product : products) {
+      const MatrixPart& part = product.matrix->part(lane);
+      if (part.view.rows == 0) continue;
+      lane_args.outputs[lane_args.output_count++] =
+          rows_of(part.view, part.first_row, product.bias, product.out, product.out_stride, args.epilogue);
+      traffic_.read_bytes[static_cast<std::size_t>(lane)] += bytes_of(part.view);
+    }
+    if (lane_args.output_count > 0) kernels_.matmul(stream, lane_args);
+  }
+  multiply_ring(stream, args, products);
 }
 
-void Transformer::embed(Stream& stream, std::int32_t row_count) const {
-  GENAI_EXPECT(row_count > 0 && row_count <= limits_.max_rows, "a pass wider than its workspace");
-  kernels_.embed(stream, {.matrix = weights_.embedding,
-                          .rows = workspace_.rows,
-                          .row_count = row_count,
-                          .scale = config_.embedding_scale,
-                          .out = workspace_.x});
+void Transformer::multiply_ring(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products) {
+  MatmulArgs ring_args = args;
+  ring_args.output_count = 0;
+  const auto flush = [&] {
+    if (ring_args.output_count > 0) kernels_.matmul(stream, ring_args);
+    ring_args.output_count = 0;
+  };
+  for (const Product& product : products) {
+    for (const RingPiece& piece : product.matrix->ring_pieces) {
+      if (piece.opens_chunk) {
+        flush();
+        open_chunk_ = ring_.acquire(stream, piece.chunk);
+      }
+      const MatrixView view{.data = open_chunk_.byte_offset(static_cast<std::int64_t>(piece.slot_offset_bytes)),
+                            .dtype = product.matrix->dtype,
+                            .rows = piece.rows,
+                            .cols = product.matrix->cols};
+      ring_args.outputs[ring_args.output_count++] =
+          rows_of(view, piece.first_row, product.bias, product.out, product.out_stride, args.epilogue);
+      traffic_.read_bytes[static_cast<std::size_t>(Lane::ring)] += bytes_of(view);
+      if (piece.closes_chunk) {
+        flush();
+        ring_.release(stream, piece.chunk);
+      }
+    }
+  }
+  flush();
 }
 
-void Transformer::layer(Stream& stream, std::int32_t layer, std::int32_t row_count) const {
-  attention_block(stream, layer, row_count);
-  feed_forward_block(stream, layer, row_count);
+void Transformer::embed(Stream& stream, std::int32_t row_count) {
+  // Rows that are not resident are read where they are: one a token.
+  EmbedArgs args{.matrix = weights_.embedding.part(Lane::resident).view,
+                 .rows = workspace_.rows,
+                 .row_count = row_count,
+                 .scale = config_.embedding_scale,
+                 .out = workspace_.x};
+  for (const Lane lane : {Lane::ring, Lane::zero_copy, Lane::host}) {
+    const MatrixView& cold = weights_.embedding.part(lane).view;
+    if (cold.rows == 0) continue;
+    (args.matrix.rows == 0 ? args.matrix : args.rest) = cold;
+  }
+  kernels_.embed(stream, args);
 }
 
-void Transformer::attention_block(Stream& stream, std::int32_t layer, std::int32_t row_count) const {
+void Transformer::attention_block(Stream& stream, std::int32_t layer, std::int32_t row_count) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const std::int32_t query_width = config_.head_count * config_.head_dim;
   const std::int32_t key_width = config_.kv_head_count * config_.head_dim;
   const bool local = config_.is_local_layer(layer);
 
-  MatmulArgs projections = product(workspace_.x, config_.width, row_count);
+  MatmulArgs projections = call(workspace_.x, config_.width, row_count);
   projections.norm_weight = weights.attention_norm;
-  projections.outputs[0] = output_of(weights.q, weights.q_bias, workspace_.q, query_width);
-  projections.outputs[1] = output_of(weights.k, weights.k_bias, workspace_.k, key_width);
-  projections.outputs[2] = output_of(weights.v, weights.v_bias, workspace_.v, key_width);
-  projections.output_count = 3;
-  kernels_.matmul(stream, projections);
+  multiply(stream, projections,
+           {{&weights.q, weights.q_bias, workspace_.q, query_width},
+            {&weights.k, weights.k_bias, workspace_.k, key_width},
+            {&weights.v, weights.v_bias, workspace_.v, key_width}});
 
   kernels_.rotate(stream, {.q = workspace_.q,
                            .k = workspace_.k,
@@ -147,22 +237,19 @@ void Transformer::attention_block(Stream& stream, std::int32_t layer, std::int32
   add_branch(stream, weights.output, weights.output_bias, workspace_.attention, weights.post_attention_norm, row_count);
 }
 
-void Transformer::feed_forward_block(Stream& stream, std::int32_t layer, std::int32_t row_count) const {
+void Transformer::feed_forward_block(Stream& stream, std::int32_t layer, std::int32_t row_count) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const std::int32_t hidden_width = config_.feed_forward_width;
   const Epilogue activation = config_.activation == Activation::gelu ? Epilogue::gated_gelu : Epilogue::gated_silu;
 
-  MatmulArgs args = product(workspace_.x, config_.width, row_count);
+  MatmulArgs args = call(workspace_.x, config_.width, row_count);
   args.norm_weight = weights.feed_forward_norm;
   if (weights.gate_up.rows > 0) {
-    args.outputs[0] = output_of(weights.gate_up, {}, workspace_.hidden, hidden_width);
     args.epilogue = activation;
-    kernels_.matmul(stream, args);
+    multiply(stream, args, {{&weights.gate_up, {}, workspace_.hidden, hidden_width}});
   } else {
-    args.outputs[0] = output_of(weights.gate, {}, workspace_.gate, hidden_width);
-    args.outputs[1] = output_of(weights.up, {}, workspace_.up, hidden_width);
-    args.output_count = 2;
-    kernels_.matmul(stream, args);
+    multiply(stream, args,
+             {{&weights.gate, {}, workspace_.gate, hidden_width}, {&weights.up, {}, workspace_.up, hidden_width}});
     kernels_.gate(stream, {.gate = workspace_.gate,
                            .up = workspace_.up,
                            .out = workspace_.hidden,
@@ -173,13 +260,11 @@ void Transformer::feed_forward_block(Stream& stream, std::int32_t layer, std::in
   add_branch(stream, weights.down, {}, workspace_.hidden, weights.post_feed_forward_norm, row_count);
 }
 
-void Transformer::add_branch(Stream& stream, const MatrixView& matrix, DevicePtr<const float> bias,
-                             DevicePtr<const float> input, DevicePtr<const float> post_norm,
-                             std::int32_t row_count) const {
-  MatmulArgs args = product(input, matrix.cols, row_count);
-  args.outputs[0] = output_of(matrix, bias, post_norm ? workspace_.y : workspace_.x, config_.width);
+void Transformer::add_branch(Stream& stream, const SplitMatrix& matrix, DevicePtr<const float> bias,
+                             DevicePtr<const float> input, DevicePtr<const float> post_norm, std::int32_t row_count) {
+  MatmulArgs args = call(input, matrix.cols, row_count);
   args.epilogue = post_norm ? Epilogue::store : Epilogue::add;
-  kernels_.matmul(stream, args);
+  multiply(stream, args, {{&matrix, bias, post_norm ? workspace_.y : workspace_.x, config_.width}});
   if (!post_norm) return;
   kernels_.norm_add(stream, {.x = workspace_.x,
                              .y = workspace_.y,
@@ -189,13 +274,12 @@ void Transformer::add_branch(Stream& stream, const MatrixView& matrix, DevicePtr
                              .width = config_.width});
 }
 
-void Transformer::logits(Stream& stream, std::int32_t first_row, std::int32_t row_count) const {
+void Transformer::logits(Stream& stream, std::int32_t first_row, std::int32_t row_count) {
   GENAI_EXPECT(row_count > 0 && row_count <= limits_.max_logit_rows, "more logits than the workspace holds");
-  MatmulArgs args = product(workspace_.x + std::int64_t{first_row} * config_.width, config_.width, row_count);
+  MatmulArgs args = call(workspace_.x + std::int64_t{first_row} * config_.width, config_.width, row_count);
   args.norm_weight = weights_.output_norm;
-  args.outputs[0] = output_of(weights_.output, {}, workspace_.logits, config_.vocabulary_size);
   args.soft_cap = config_.final_soft_cap;
-  kernels_.matmul(stream, args);
+  multiply(stream, args, {{&weights_.output, {}, workspace_.logits, config_.vocabulary_size}});
   kernels_.argmax(stream, {.logits = workspace_.logits,
                            .row_count = row_count,
                            .width = config_.vocabulary_size,

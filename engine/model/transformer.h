@@ -1,14 +1,18 @@
 // transformer.h - one forward pass as calls on Kernels: no allocation, no I/O, nothing that knows a device. Buffers are
 // laid out once in one workspace; every pass of every width uses the same addresses, so any pass may be captured.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <vector>
 
 #include "engine/device/kernels.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model_config.h"
 #include "engine/model/weight_map.h"
+#include "engine/residency/copy_ring.h"
 
 namespace genai {
 
@@ -38,36 +42,67 @@ struct Workspace {
   std::size_t total_bytes = 0;
 };
 
-// Lays the workspace out from `base`; with a null base only total_bytes means anything.
-Workspace lay_out_workspace(const ModelConfig& config, const ModelWeights& weights, const Kernels& kernels,
+// Lays the workspace out from `base`; with a null base only total_bytes means anything. `separate_gate`: some layer has
+// its gate and up matrices apart.
+Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const Kernels& kernels,
                             const PassLimits& limits, DevicePtr<std::byte> base);
+
+// Which rows of a pass get logits.
+struct PassShape {
+  std::int32_t row_count = 1;
+  std::int32_t first_logit_row = 0;
+  std::int32_t logit_row_count = 0;
+};
+
+// What a pass reads of the weights' matrices, by lane, and what the ring did for it. Exact.
+struct PassTraffic {
+  std::array<std::uint64_t, kLaneCount> read_bytes{};
+  std::uint64_t copied_bytes = 0;
+  std::uint64_t copies = 0;
+
+  PassTraffic& operator+=(const PassTraffic& other);
+};
 
 class Transformer {
  public:
+  // `ring` holds the chunks of the weights' ring pieces; those from `output_chunk` on are the output matrix's.
   Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache, const Workspace& workspace,
-              const PassLimits& limits, Kernels& kernels);
+              const PassLimits& limits, Kernels& kernels, CopyRing& ring, std::int32_t output_chunk);
 
-  // Runs workspace.rows[0 .. row_count) through all layers; leaves the residual stream in workspace.x.
-  // REQUIRES: the cache is backed up to the last position of each sequence.
-  void forward(Stream& stream, std::int32_t row_count) const;
-  // The parts of forward, for whoever looks between them.
-  void embed(Stream& stream, std::int32_t row_count) const;
-  void layer(Stream& stream, std::int32_t layer, std::int32_t row_count) const;
-  // Logits of `row_count` rows from `first_row` of the last pass, into workspace.logits[0 ..); then the greedy token,
-  // the hash and the count of non-finite logits of each.
-  void logits(Stream& stream, std::int32_t first_row, std::int32_t row_count) const;
+  // Called with -1 behind the embedding, then with the number of each layer behind it.
+  using AfterLayer = std::function<void(std::int32_t layer)>;
+
+  // Runs workspace.rows[0 .. row_count) through all layers, leaves the residual stream in workspace.x, and logits,
+  // greedy tokens, hashes and counts of non-finite logits of the rows asked for in the workspace. REQUIRES: the cache
+  // is backed up to the last position of each sequence.
+  PassTraffic run(Stream& stream, const PassShape& shape, const AfterLayer& after_layer = {});
+  // The same for more rows of the pass that was run last.
+  PassTraffic run_logits(Stream& stream, std::int32_t first_row, std::int32_t row_count);
 
   const Workspace& workspace() const { return workspace_; }
   const PassLimits& limits() const { return limits_; }
   const ModelConfig& config() const { return config_; }
 
  private:
-  void attention_block(Stream& stream, std::int32_t layer, std::int32_t row_count) const;
-  void feed_forward_block(Stream& stream, std::int32_t layer, std::int32_t row_count) const;
+  // One of the products that read the same input.
+  struct Product {
+    const SplitMatrix* matrix;
+    DevicePtr<const float> bias;
+    DevicePtr<float> out;
+    std::int32_t out_stride;
+  };
+
+  void embed(Stream& stream, std::int32_t row_count);
+  void attention_block(Stream& stream, std::int32_t layer, std::int32_t row_count);
+  void feed_forward_block(Stream& stream, std::int32_t layer, std::int32_t row_count);
+  void logits(Stream& stream, std::int32_t first_row, std::int32_t row_count);
   // x = x + matrix * input (+ bias), through a norm of its own where `post_norm` is not null.
-  void add_branch(Stream& stream, const MatrixView& matrix, DevicePtr<const float> bias, DevicePtr<const float> input,
-                  DevicePtr<const float> post_norm, std::int32_t row_count) const;
-  MatmulArgs product(DevicePtr<const float> input, std::int32_t width, std::int32_t row_count) const;
+  void add_branch(Stream& stream, const SplitMatrix& matrix, DevicePtr<const float> bias, DevicePtr<const float> input,
+                  DevicePtr<const float> post_norm, std::int32_t row_count);
+  MatmulArgs call(DevicePtr<const float> input, std::int32_t width, std::int32_t row_count) const;
+  // `args` with these outputs, as one call a lane and, in the ring, a chunk.
+  void multiply(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products);
+  void multiply_ring(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products);
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
@@ -75,6 +110,10 @@ class Transformer {
   Workspace workspace_;
   PassLimits limits_;
   Kernels& kernels_;
+  CopyRing& ring_;
+  std::int32_t output_chunk_;
+  DevicePtr<const std::byte> open_chunk_;  // where the ring's chunk in use lies
+  PassTraffic traffic_;                    // of the pass so far
 };
 
 }  // namespace genai

@@ -18,12 +18,12 @@ namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 
-// A run of strips of one matrix, or one whole vector (strip_count == 0).
+// A run of strips of one matrix, or one whole vector (strip_count == 0), and where it goes.
 struct Piece {
   const PlacedTensor* placed;
   std::int64_t first_strip;
   std::int64_t strip_count;
-  std::uint64_t offset_bytes;
+  DevicePtr<std::byte> destination;
   std::int64_t size_bytes;
 };
 
@@ -38,19 +38,24 @@ PackSource pack_source(const PlacedTensor& placed) {
   return source;
 }
 
-std::vector<Piece> cut(const WeightMap& map) {
+std::vector<Piece> cut(const WeightMap& map, DevicePtr<std::byte> resident_base, DevicePtr<std::byte> cold_base) {
   std::vector<Piece> pieces;
   for (const PlacedTensor& placed : map.tensors) {
     if (!placed.packed) {
-      pieces.push_back({&placed, 0, 0, placed.offset_bytes, static_cast<std::int64_t>(placed.size_bytes)});
+      pieces.push_back({&placed, 0, 0, weight_address(placed, Lane::resident, resident_base),
+                        static_cast<std::int64_t>(placed.size_bytes)});
       continue;
     }
     const std::int64_t one_strip = strip_bytes(placed.tensor->dtype, placed.cols);
     const std::int64_t at_once = std::max<std::int64_t>(1, kPieceBytes / one_strip);
-    for (std::int64_t strip = 0; strip < strip_count(placed.rows); strip += at_once) {
-      const std::int64_t count = std::min(at_once, strip_count(placed.rows) - strip);
-      pieces.push_back({&placed, strip, count, placed.offset_bytes + static_cast<std::uint64_t>(strip * one_strip),
-                        count * one_strip});
+    for (const Lane lane : {Lane::resident, Lane::ring, Lane::zero_copy, Lane::host}) {
+      const DevicePtr<std::byte> begin =
+          weight_address(placed, lane, lane == Lane::resident ? resident_base : cold_base);
+      const std::int64_t first = placed.plan.first_strip(lane);
+      for (std::int64_t done = 0; done < placed.plan.of(lane); done += at_once) {
+        const std::int64_t count = std::min(at_once, placed.plan.of(lane) - done);
+        pieces.push_back({&placed, first + done, count, begin.byte_offset(done * one_strip), count * one_strip});
+      }
     }
   }
   return pieces;
@@ -112,16 +117,18 @@ class StagingSlots {
 }  // namespace
 
 void load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
-                  MemoryRange& range, Stream& stream, int thread_count, const LoadProgress& progress) {
-  range.commit(0, map.total_bytes);
-  const std::vector<Piece> pieces = cut(map);
-  std::byte* const final_place = arena.memory().host_view(range.base());
+                  MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
+                  const LoadProgress& progress) {
+  resident.commit(0, map.resident_bytes);
+  cold.commit(0, map.cold_bytes);
+  const std::vector<Piece> pieces = cut(map, resident.base(), cold.base());
+  const bool through_staging = arena.memory().host_view(resident.base()) == nullptr;
 
   std::int64_t slot_bytes = 0;
   for (const Piece& piece : pieces) slot_bytes = std::max(slot_bytes, round_up(piece.size_bytes, 256));
   MemoryRange staging;
   std::byte* staging_memory = nullptr;
-  if (final_place == nullptr) {
+  if (through_staging) {
     const auto staging_bytes = static_cast<std::size_t>(2 * thread_count * slot_bytes);
     staging = arena.reserve(MemoryKind::staging, staging_bytes, Placement::host);
     staging.commit(0, staging_bytes);
@@ -138,17 +145,16 @@ void load_weights(const WeightMap& map, const TensorFile& file, Device& device, 
     try {
       std::optional<StagingSlots> slots;
       const std::int64_t worker_offset = 2 * worker * slot_bytes;
-      if (final_place == nullptr)
+      if (through_staging)
         slots.emplace(device, staging_memory + worker_offset, staging.base().byte_offset(worker_offset), slot_bytes);
       while (!stop.load(std::memory_order_relaxed)) {
         const std::size_t index = next_piece.fetch_add(1, std::memory_order_relaxed);
         if (index >= pieces.size()) break;
         const Piece& piece = pieces[index];
-        if (final_place != nullptr) {
-          fill(piece, final_place + piece.offset_bytes);
+        if (std::byte* final_place = arena.memory().host_view(piece.destination)) {
+          fill(piece, final_place);
         } else {
-          slots->send(stream, mutex, range.base().byte_offset(static_cast<std::int64_t>(piece.offset_bytes)),
-                      piece.size_bytes, [&](std::byte* slot) { fill(piece, slot); });
+          slots->send(stream, mutex, piece.destination, piece.size_bytes, [&](std::byte* slot) { fill(piece, slot); });
         }
         drop_source(piece, file);
         done_bytes.fetch_add(static_cast<std::uint64_t>(piece.size_bytes), std::memory_order_relaxed);

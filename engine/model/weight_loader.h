@@ -1,6 +1,5 @@
-// weight_loader.h - fills the weights' range of device memory: every tensor is packed once, by several threads,
-// straight from the mapping into its final place where the host can write there, else through a small page-locked
-// staging range.
+// weight_loader.h - fills the placed weights: every part of every tensor is packed once, by several threads, straight
+// from the mapping into its final place where the host can write there, else through a small page-locked staging range.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,9 +14,10 @@ namespace genai {
 // Called now and then, on the calling thread, with the bytes placed so far; may throw to give up.
 using LoadProgress = std::function<void(std::uint64_t done_bytes)>;
 
-// Commits `range` and fills it; the mapping's pages are dropped behind the readers. Returns when the device has
+// Commits both ranges and fills them; the mapping's pages are dropped behind the readers. Returns when the device has
 // everything. Throws BudgetError or DeviceError.
 void load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
-                  MemoryRange& range, Stream& stream, int thread_count, const LoadProgress& progress);
+                  MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
+                  const LoadProgress& progress);
 
 }  // namespace genai

@@ -13,7 +13,9 @@ namespace genai {
 namespace {
 
 // Pieces start on this boundary: a bulk copy and a cache line both want at most this much.
-constexpr std::int64_t kPieceAlignment = 256;
+constexpr std::uint64_t kPieceAlignment = 256;
+
+std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; }
 
 std::string layer_tensor(std::int32_t layer, std::string_view suffix) {
   return fmt::format("blk.{}.{}", layer, suffix);
@@ -36,10 +38,11 @@ class MapBuilder {
     place({.tensor = tensor, .rows = 1, .cols = width}, width * static_cast<std::int64_t>(sizeof(float)));
   }
 
-  void matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
+  void matrix(const std::string& name, std::int64_t rows, std::int64_t cols, bool read_every_pass = true) {
     const TensorInfo& tensor = *find(name, true);
     check_shape(tensor, {static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows)});
-    place({.tensor = &tensor, .packed = true, .rows = rows, .cols = cols}, packed_bytes(tensor.dtype, rows, cols));
+    place({.tensor = &tensor, .packed = true, .read_every_pass = read_every_pass, .rows = rows, .cols = cols},
+          packed_bytes(tensor.dtype, rows, cols));
   }
 
   // Interleaved where the types allow it, so that the gate is applied where the rows are computed.
@@ -91,9 +94,9 @@ class MapBuilder {
   }
 
   void place(PlacedTensor placed, std::int64_t size_bytes) {
-    placed.offset_bytes = map_.total_bytes;
     placed.size_bytes = static_cast<std::uint64_t>(size_bytes);
-    map_.total_bytes += static_cast<std::uint64_t>(round_up(size_bytes, kPieceAlignment));
+    map_.total_bytes += placed.size_bytes;
+    if (!placed.packed) map_.vector_bytes += aligned(placed.size_bytes);
     map_.tensors.push_back(placed);
   }
 
@@ -118,7 +121,8 @@ WeightMap map_weights(const ModelConfig& config, const TensorFile& file) {
   const std::int64_t query_width = std::int64_t{config.head_count} * config.head_dim;
   const std::int64_t key_width = std::int64_t{config.kv_head_count} * config.head_dim;
 
-  builder.matrix("token_embd.weight", config.vocabulary_size, width);
+  const bool tied = !builder.has("output.weight");
+  if (!tied) builder.matrix("token_embd.weight", config.vocabulary_size, width, false);
   for (std::int32_t layer = 0; layer < config.layer_count; ++layer) {
     const auto name = [layer](std::string_view suffix) { return layer_tensor(layer, suffix); };
     builder.vector(name("attn_norm.weight"), width, true);
@@ -141,12 +145,130 @@ WeightMap map_weights(const ModelConfig& config, const TensorFile& file) {
     if (config.post_norms) builder.vector(name("post_ffw_norm.weight"), width, true);
   }
   builder.vector("output_norm.weight", width, true);
-  if (builder.has("output.weight")) builder.matrix("output.weight", config.vocabulary_size, width);
+  builder.matrix(tied ? "token_embd.weight" : "output.weight", config.vocabulary_size, width);
   builder.note_read("rope_freqs.weight");  // becomes part of the rotary table
   return std::move(builder).finish();
 }
 
-ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, DevicePtr<std::byte> base) {
+bool has_separate_gate(const WeightMap& map) {
+  return std::any_of(map.tensors.begin(), map.tensors.end(), [](const PlacedTensor& placed) {
+    return placed.tensor->name.ends_with("ffn_gate.weight") && placed.interleaved == nullptr;
+  });
+}
+
+std::vector<MatrixSize> matrix_sizes(const WeightMap& map) {
+  std::vector<MatrixSize> sizes;
+  for (const PlacedTensor& placed : map.tensors) {
+    if (!placed.packed) continue;
+    sizes.push_back({.name = placed.tensor->name,
+                     .strips = strip_count(placed.rows),
+                     .strip_bytes = strip_bytes(placed.tensor->dtype, placed.cols),
+                     .read_every_pass = placed.read_every_pass,
+                     .may_be_cold = true,
+                     .one_cold_lane = placed.tensor->name == "token_embd.weight"});
+  }
+  return sizes;
+}
+
+namespace {
+
+// Lays ring parts back to back and cuts them into chunks.
+class ChunkCutter {
+ public:
+  ChunkCutter(WeightMap& map, std::uint64_t slot_bytes) : map_(map), slot_bytes_(slot_bytes) {}
+
+  void add(PlacedTensor& placed) {
+    const auto one_strip = static_cast<std::uint64_t>(strip_bytes(placed.tensor->dtype, placed.cols));
+    std::int64_t strip = placed.plan.first_strip(Lane::ring);
+    const std::int64_t end = strip + placed.plan.of(Lane::ring);
+    placed.offset_bytes[static_cast<int>(Lane::ring)] = offset_;
+    while (strip < end) {
+      if (fresh_ || map_.ring_chunks.back().size_bytes + one_strip > slot_bytes_) open_chunk();
+      ColdChunk& chunk = map_.ring_chunks.back();
+      const auto room = static_cast<std::int64_t>((slot_bytes_ - chunk.size_bytes) / one_strip);
+      const std::int64_t count = std::min(room, end - strip);
+      const bool opens = chunk.size_bytes == 0;
+      placed.ring_pieces.push_back({.chunk = static_cast<std::int32_t>(map_.ring_chunks.size()) - 1,
+                                    .slot_offset_bytes = chunk.size_bytes,
+                                    .first_row = static_cast<std::int32_t>(strip * kStripRows),
+                                    .rows = static_cast<std::int32_t>(
+                                        std::min<std::int64_t>(count * kStripRows, placed.rows - strip * kStripRows)),
+                                    .opens_chunk = opens,
+                                    .closes_chunk = false});
+      last_piece_ = {&placed, placed.ring_pieces.size() - 1};
+      chunk.size_bytes += static_cast<std::uint64_t>(count) * one_strip;
+      offset_ += static_cast<std::uint64_t>(count) * one_strip;
+      strip += count;
+    }
+  }
+
+  void close_chunk() {
+    if (last_piece_.first != nullptr) last_piece_.first->ring_pieces[last_piece_.second].closes_chunk = true;
+    last_piece_ = {};
+  }
+  void force_new_chunk() { fresh_ = true; }
+
+  std::uint64_t end_offset_bytes() const { return offset_; }
+
+ private:
+  void open_chunk() {
+    close_chunk();
+    fresh_ = false;
+    map_.ring_chunks.push_back({.offset_bytes = offset_, .size_bytes = 0});
+  }
+
+  WeightMap& map_;
+  std::uint64_t slot_bytes_;
+  std::uint64_t offset_ = 0;
+  std::pair<PlacedTensor*, std::size_t> last_piece_{};
+  bool fresh_ = true;  // the next piece opens a chunk
+};
+
+}  // namespace
+
+void place_weights(WeightMap& map, const ResidencyPlan& plan) {
+  std::uint64_t resident = 0;
+  std::size_t next_matrix = 0;
+  for (PlacedTensor& placed : map.tensors) {
+    std::uint64_t size_bytes = placed.size_bytes;
+    if (placed.packed) {
+      placed.plan = plan.matrices.at(next_matrix++);
+      size_bytes =
+          static_cast<std::uint64_t>(placed.plan.of(Lane::resident) * strip_bytes(placed.tensor->dtype, placed.cols));
+    }
+    placed.offset_bytes[static_cast<int>(Lane::resident)] = resident;
+    resident += aligned(size_bytes);
+  }
+  map.resident_bytes = resident;
+
+  ChunkCutter cutter(map, plan.ring_slot_bytes);
+  const PlacedTensor* const output = &map.tensors.back();
+  map.output_chunk = 0;
+  for (PlacedTensor& placed : map.tensors) {
+    if (!placed.packed) continue;
+    // The output matrix has chunks of its own: not every pass computes logits.
+    if (&placed == output) {
+      cutter.force_new_chunk();
+      map.output_chunk = static_cast<std::int32_t>(map.ring_chunks.size());
+    }
+    cutter.add(placed);
+  }
+  cutter.close_chunk();
+
+  std::uint64_t cold = aligned(cutter.end_offset_bytes());
+  for (PlacedTensor& placed : map.tensors) {
+    for (const Lane lane : {Lane::zero_copy, Lane::host}) {
+      if (!placed.packed || placed.plan.of(lane) == 0) continue;
+      placed.offset_bytes[static_cast<int>(lane)] = cold;
+      cold +=
+          aligned(static_cast<std::uint64_t>(placed.plan.of(lane) * strip_bytes(placed.tensor->dtype, placed.cols)));
+    }
+  }
+  map.cold_bytes = cold;
+}
+
+ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, DevicePtr<std::byte> resident_base,
+                          DevicePtr<std::byte> cold_base) {
   std::unordered_map<std::string_view, const PlacedTensor*> by_name;
   for (const PlacedTensor& placed : map.tensors) {
     by_name[placed.tensor->name] = &placed;
@@ -156,26 +278,36 @@ ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, Devic
     const auto found = by_name.find(name);
     return found == by_name.end() ? nullptr : found->second;
   };
-  const auto address = [&](const PlacedTensor& placed) {
-    return base.byte_offset(static_cast<std::int64_t>(placed.offset_bytes));
-  };
   const auto vector = [&](const std::string& name) -> DevicePtr<const float> {
     const PlacedTensor* placed = find(name);
-    return placed == nullptr ? DevicePtr<const float>{} : address(*placed).as<const float>();
+    return placed == nullptr ? DevicePtr<const float>{}
+                             : weight_address(*placed, Lane::resident, resident_base).as<const float>();
   };
-  const auto matrix = [&](const std::string& name) -> MatrixView {
+  const auto matrix = [&](const std::string& name) -> SplitMatrix {
     const PlacedTensor* placed = find(name);
     if (placed == nullptr) return {};
-    return {.data = address(*placed),
-            .dtype = placed->tensor->dtype,
-            .rows = static_cast<std::int32_t>(placed->rows),
-            .cols = static_cast<std::int32_t>(placed->cols)};
+    SplitMatrix split{.dtype = placed->tensor->dtype,
+                      .rows = static_cast<std::int32_t>(placed->rows),
+                      .cols = static_cast<std::int32_t>(placed->cols),
+                      .parts = {},
+                      .ring_pieces = placed->ring_pieces};
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      const std::int64_t first_row = placed->plan.first_strip(static_cast<Lane>(lane)) * kStripRows;
+      const std::int64_t rows = std::min(placed->plan.strips[lane] * kStripRows, placed->rows - first_row);
+      MatrixPart& part = split.parts[static_cast<std::size_t>(lane)];
+      part.first_row = static_cast<std::int32_t>(first_row);
+      part.view = {.data = weight_address(*placed, static_cast<Lane>(lane),
+                                          lane == static_cast<int>(Lane::resident) ? resident_base : cold_base),
+                   .dtype = split.dtype,
+                   .rows = static_cast<std::int32_t>(std::max<std::int64_t>(rows, 0)),
+                   .cols = split.cols};
+    }
+    return split;
   };
 
   ModelWeights weights;
   weights.embedding = matrix("token_embd.weight");
-  weights.output = matrix("output.weight");
-  if (weights.output.rows == 0) weights.output = weights.embedding;
+  weights.output = find("output.weight") != nullptr ? matrix("output.weight") : weights.embedding;
   weights.output_norm = vector("output_norm.weight");
   for (std::int32_t index = 0; index < config.layer_count; ++index) {
     const auto name = [index](std::string_view suffix) { return layer_tensor(index, suffix); };

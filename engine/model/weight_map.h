@@ -1,13 +1,16 @@
 // weight_map.h - which tensors of a file make which weights of the model, and where each lands in device memory. A pure
 // function of the configuration and the tensor table; weight_loader.h moves the bytes.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/device/kernels.h"
 #include "engine/model/model_config.h"
+#include "engine/model/split_matrix.h"
 #include "engine/model/tensor_file.h"
+#include "engine/residency/residency_plan.h"
 
 namespace genai {
 
@@ -20,34 +23,50 @@ struct LayerWeights {
   DevicePtr<const float> q_norm, k_norm;          // (head_dim)
   DevicePtr<const float> q_bias, k_bias, v_bias;  // (matrix rows)
   DevicePtr<const float> output_bias;
-  MatrixView q, k, v, output;
-  MatrixView gate_up;   // rows alternate gate, up; or, where their types differ:
-  MatrixView gate, up;  // two matrices
-  MatrixView down;
+  SplitMatrix q, k, v, output;
+  SplitMatrix gate_up;   // rows alternate gate, up; or, where their types differ:
+  SplitMatrix gate, up;  // two matrices
+  SplitMatrix down;
 };
 
 struct ModelWeights {
-  MatrixView embedding;
-  MatrixView output;  // the embedding again where the two are tied
+  SplitMatrix embedding;
+  SplitMatrix output;  // the embedding again where the two are tied
   DevicePtr<const float> output_norm;
   std::vector<LayerWeights> layers;
 };
 
-// One tensor (or two, interleaved row by row) and its place in the weights' range.
+// One tensor (or two, interleaved row by row) and its places.
 struct PlacedTensor {
   const TensorInfo* tensor = nullptr;
   const TensorInfo* interleaved = nullptr;  // the `up` whose rows alternate with those of `tensor`, a gate
   bool packed = false;                      // a matrix in tiles; else a vector of f32
+  bool read_every_pass = true;              // false: an embedding that is not the output matrix too
   std::int64_t rows = 0;                    // of the placed matrix; 1 for a vector
   std::int64_t cols = 0;
-  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
+  // Set by place_weights. Offsets count from the base of the lane's range: device memory for Lane::resident (all of a
+  // vector), cold host memory for the others.
+  MatrixPlan plan{};
+  std::array<std::uint64_t, kLaneCount> offset_bytes{};
+  std::vector<RingPiece> ring_pieces{};
+};
+
+struct ColdChunk {
+  std::uint64_t offset_bytes = 0;  // in cold memory
   std::uint64_t size_bytes = 0;
 };
 
 struct WeightMap {
-  std::vector<PlacedTensor> tensors;
+  std::vector<PlacedTensor> tensors;  // matrices in the order in which a pass reads them
   std::uint64_t total_bytes = 0;
+  std::uint64_t vector_bytes = 0;
   std::vector<std::string> unread;  // names of tensors that the model has no use for
+  // Set by place_weights.
+  std::uint64_t resident_bytes = 0;    // of the device range
+  std::uint64_t cold_bytes = 0;        // of the cold range
+  std::vector<ColdChunk> ring_chunks;  // in the order of use
+  std::int32_t output_chunk = 0;       // the first chunk of the output matrix; ring_chunks.size() if it has none
 
   const PlacedTensor* find(const std::string& tensor_name) const;
 };
@@ -56,7 +75,23 @@ struct WeightMap {
 // in this architecture (a bias, say).
 WeightMap map_weights(const ModelConfig& config, const TensorFile& file);
 
-// The views that the map has once its range begins at `base`.
-ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, DevicePtr<std::byte> base);
+// True where the gate and up matrices of some layer could not be interleaved.
+bool has_separate_gate(const WeightMap& map);
+
+// What the planner needs to know of the matrices, in the map's order.
+std::vector<MatrixSize> matrix_sizes(const WeightMap& map);
+
+// Gives every part its place, as planned. Ring parts lie back to back in the order of use, cut into chunks of at most
+// plan.ring_slot_bytes.
+void place_weights(WeightMap& map, const ResidencyPlan& plan);
+
+// Where a placed tensor's part begins; `base` is that of the lane's range.
+inline DevicePtr<std::byte> weight_address(const PlacedTensor& placed, Lane lane, DevicePtr<std::byte> base) {
+  return base.byte_offset(static_cast<std::int64_t>(placed.offset_bytes[static_cast<std::size_t>(lane)]));
+}
+
+// The views that the placed map has once its ranges begin at these bases.
+ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, DevicePtr<std::byte> resident_base,
+                          DevicePtr<std::byte> cold_base);
 
 }  // namespace genai

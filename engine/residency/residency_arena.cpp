@@ -13,6 +13,10 @@ std::string_view memory_kind_name(MemoryKind kind) {
   switch (kind) {
     case MemoryKind::weights:
       return "weights";
+    case MemoryKind::cold:
+      return "cold weights";
+    case MemoryKind::ring:
+      return "ring";
     case MemoryKind::kv:
       return "kv";
     case MemoryKind::workspace:

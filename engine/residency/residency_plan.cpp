@@ -88,7 +88,8 @@ class Planner {
   }
 
   std::uint64_t committed_with(std::uint64_t resident_bytes, bool with_ring) const {
-    return request_.fixed.total() + rounded(resident_bytes, request_.granule_bytes) + (with_ring ? ring_bytes() : 0);
+    return request_.fixed.kv + request_.fixed.workspace +
+           rounded(request_.fixed.vectors + resident_bytes, request_.granule_bytes) + (with_ring ? ring_bytes() : 0);
   }
 
   void order_strips() {
@@ -177,7 +178,9 @@ ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, Offloa
     } else {
       owed += share * static_cast<double>(cold * size.strip_bytes);
       std::int64_t ring = cold;
-      if (share < 1.0)
+      if (size.one_cold_lane) {
+        ring = share > 0.0 ? cold : 0;
+      } else if (share < 1.0)
         ring = std::clamp<std::int64_t>(
             std::llround(owed / static_cast<double>(std::max<std::int64_t>(size.strip_bytes, 1))), 0, cold);
       owed -= static_cast<double>(ring * size.strip_bytes);

@@ -43,16 +43,16 @@ struct MatrixSize {
   std::int64_t strips = 0;
   std::int64_t strip_bytes = 0;
   bool read_every_pass = true;  // false: a table of which a pass reads single rows (an embedding of its own)
-  bool may_be_cold = true;      // false: pinned to device memory by the user
+  bool may_be_cold = true;
+  bool one_cold_lane = false;  // cold rows must lie together: rows are also looked up one by one
   std::int64_t total_bytes() const { return strips * strip_bytes; }
 };
 
-// Device memory that is not weights, in bytes, already rounded to granules.
+// Device memory that is not matrices, in bytes.
 struct FixedBytes {
-  std::uint64_t vectors = 0;  // norms and biases
-  std::uint64_t kv = 0;       // of the whole context
-  std::uint64_t workspace = 0;
-  std::uint64_t total() const { return vectors + kv + workspace; }
+  std::uint64_t vectors = 0;    // norms and biases, in one range with the resident matrices
+  std::uint64_t kv = 0;         // of the whole context, in whole granules
+  std::uint64_t workspace = 0;  // in whole granules
 };
 
 struct PlanRequest {
