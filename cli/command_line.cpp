@@ -33,11 +33,13 @@ std::optional<Verb> find_verb(std::string_view name) {
 }
 
 [[noreturn]] void reject_verb(const std::string& word) {
-  const std::vector<std::string> names = {"run", "tokenize", "inspect"};
+  std::vector<std::string> names;
+  for (const Verb verb : kVerbs) names.emplace_back(verb_name(verb));
   const std::optional<std::string> meant = closest_name(word, names);
   throw UsageError(fmt::format("'{}' is neither a verb nor a flag", word),
                    meant ? fmt::format("did you mean {}?", *meant)
-                         : "verbs are run, tokenize and inspect; a model is given with -m, a prompt with -p \"...\"");
+                         : "verbs are run, plan, perplexity, inspect and tokenize; a model is given with -m, a prompt "
+                           "with -p \"...\"");
 }
 
 [[noreturn]] void reject_flag(Verb verb, const std::string& typed) {

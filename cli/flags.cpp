@@ -8,8 +8,11 @@ namespace {
 constexpr std::uint8_t kRun = static_cast<std::uint8_t>(Verb::run);
 constexpr std::uint8_t kTokenize = static_cast<std::uint8_t>(Verb::tokenize);
 constexpr std::uint8_t kInspect = static_cast<std::uint8_t>(Verb::inspect);
-constexpr std::uint8_t kText = kRun | kTokenize;
-constexpr std::uint8_t kAll = kRun | kTokenize | kInspect;
+constexpr std::uint8_t kPlan = static_cast<std::uint8_t>(Verb::plan);
+constexpr std::uint8_t kPerplexity = static_cast<std::uint8_t>(Verb::perplexity);
+constexpr std::uint8_t kText = kRun | kTokenize | kPerplexity;
+constexpr std::uint8_t kModel = kRun | kPlan | kPerplexity;  // verbs that place a model on a device
+constexpr std::uint8_t kAll = kModel | kTokenize | kInspect;
 
 std::vector<FlagSpec> make_table() {
   using enum FlagKind;
@@ -74,7 +77,7 @@ std::vector<FlagSpec> make_table() {
        value,
        {"-c", "--ctx-size"},
        "N",
-       kRun,
+       kModel,
        generation,
        "tokens of prompt and answer together; 0: as many as the model was trained for (default: that, 4096 at most)"},
       {Flag::ignore_eos, toggle, {"--ignore-eos"}, "", kRun, generation, "go on after the model's end-of-text tokens"},
@@ -148,49 +151,64 @@ std::vector<FlagSpec> make_table() {
        value,
        {"--device"},
        "NAME",
-       kRun,
+       kModel,
        machine,
        "auto, cpu, cuda or cuda:N (default auto: a GPU where there is one)"},
       {Flag::threads,
        value,
        {"-t", "--threads"},
        "N",
-       kRun,
+       kModel,
        machine,
        "processor threads (default: the cores that this process may use)"},
       {Flag::ubatch_size,
        value,
        {"-ub", "--ubatch-size"},
        "N",
-       kRun,
+       kModel,
        machine,
        "prompt tokens in one pass over the weights; changes no bit of the result (default 512)"},
       {Flag::batch_size,
        value,
        {"-b", "--batch-size"},
        "N",
-       kRun,
+       kModel,
        machine,
        "upper limit of -ub, as in llama.cpp (default 2048)"},
       {Flag::gpu_budget,
        value,
        {"--gpu-budget", "--vram-limit"},
        "SIZE",
-       kRun,
+       kModel,
        machine,
        "most device memory ever in use: 6GiB, 300MiB, 60% of all there is, or auto: what is free, less a reserve"},
+      {Flag::weight_offload,
+       value,
+       {"--weight-offload"},
+       "MODE",
+       kModel,
+       machine,
+       "where the weights go that the budget has no room for: auto (default), off (nowhere: exit 5), stream (copied "
+       "ahead), zerocopy (read over the link), host (host cores), split (stream and host at once); same bytes"},
+      {Flag::cold,
+       repeated,
+       {"--cold"},
+       "NAME",
+       kModel,
+       machine,
+       "keep matrices whose name contains this out of device memory, whatever the budget; may be given several times"},
       {Flag::cache_type_k,
        value,
        {"-ctk", "--cache-type-k"},
        "TYPE",
-       kRun,
+       kModel,
        machine,
        "element type of cached keys: f16 or f32 (default f16)"},
       {Flag::cache_type_v,
        value,
        {"-ctv", "--cache-type-v"},
        "TYPE",
-       kRun,
+       kModel,
        machine,
        "of cached values; must be the same"},
       {Flag::cuda_graph,
@@ -211,8 +229,22 @@ std::vector<FlagSpec> make_table() {
 
       {Flag::special, toggle, {"--special", "-sp"}, "", kRun, printing, "print special tokens too"},
       {Flag::dump_prompt, toggle, {"--dump-prompt"}, "", kRun, printing, "print the prompt's token ids to stderr"},
+      {Flag::chunks,
+       value,
+       {"--chunks"},
+       "N",
+       kPerplexity,
+       generation,
+       "most windows of -c tokens to score; -1 (default): all full ones"},
+      {Flag::reference,
+       value,
+       {"--reference"},
+       "FILE",
+       kPerplexity,
+       generation,
+       "another model with the same vocabulary (its F32 form, say): report the KL divergence from it"},
       {Flag::ids, toggle, {"--ids"}, "", kTokenize, printing, "only the ids, on one line: [1, 2, 3]"},
-      {Flag::json, toggle, {"--json"}, "", kTokenize | kInspect, printing, "one JSON document"},
+      {Flag::json, toggle, {"--json"}, "", kTokenize | kInspect | kPlan | kPerplexity, printing, "one JSON document"},
       {Flag::report,
        value,
        {"--report"},
@@ -250,6 +282,10 @@ std::string_view verb_name(Verb verb) {
       return "tokenize";
     case Verb::inspect:
       return "inspect";
+    case Verb::plan:
+      return "plan";
+    case Verb::perplexity:
+      return "perplexity";
   }
   return "";
 }
@@ -262,6 +298,10 @@ std::string_view verb_summary(Verb verb) {
       return "show the tokens of a text";
     case Verb::inspect:
       return "show what is in a model file, and check it";
+    case Verb::plan:
+      return "show which rows of a model would live where under a budget";
+    case Verb::perplexity:
+      return "measure how well a model predicts a text";
   }
   return "";
 }

@@ -9,8 +9,8 @@
 
 namespace genai::cli {
 
-enum class Verb : std::uint8_t { run = 1, tokenize = 2, inspect = 4 };
-inline constexpr Verb kVerbs[] = {Verb::run, Verb::tokenize, Verb::inspect};
+enum class Verb : std::uint8_t { run = 1, tokenize = 2, inspect = 4, plan = 8, perplexity = 16 };
+inline constexpr Verb kVerbs[] = {Verb::run, Verb::plan, Verb::perplexity, Verb::inspect, Verb::tokenize};
 std::string_view verb_name(Verb verb);
 std::string_view verb_summary(Verb verb);
 
@@ -43,6 +43,10 @@ enum class Flag : std::uint8_t {
   device,
   threads,
   gpu_budget,
+  weight_offload,
+  cold,
+  chunks,
+  reference,
   cache_type_k,
   cache_type_v,
   cuda_graph,

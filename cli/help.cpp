@@ -36,6 +36,15 @@ Exit codes: 0 ok, 1 failure, 2 usage, 3 bad model file, 4 device, 5 does not fit
 context, 130 interrupted.
 )";
 
+constexpr std::string_view kPlanExamples =
+    R"(  genai plan -m model.gguf --gpu-budget 6GiB
+  genai plan -m model.gguf --gpu-budget 300MiB --weight-offload stream --json
+)";
+constexpr std::string_view kPerplexityExamples =
+    R"(  genai perplexity -m model.gguf -f text.txt -c 512
+  genai perplexity -m model-Q4_0.gguf -f text.txt --reference model-F32.gguf
+)";
+
 std::string_view examples(Verb verb) {
   switch (verb) {
     case Verb::run:
@@ -44,6 +53,10 @@ std::string_view examples(Verb verb) {
       return kTokenizeExamples;
     case Verb::inspect:
       return kInspectExamples;
+    case Verb::plan:
+      return kPlanExamples;
+    case Verb::perplexity:
+      return kPerplexityExamples;
   }
   return "";
 }

@@ -14,6 +14,8 @@
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/perplexity.h"
+#include "cli/plan.h"
 #include "cli/run.h"
 #include "cli/tokenize.h"
 #include "engine/error.h"
@@ -43,6 +45,16 @@ int run_verb(const RawCommandLine& line, const Environment& environment, Output&
       const TokenizeOptions options = make_tokenize_options(line);
       for (const std::string& warning : warnings) console.warn(warning);
       return tokenize(options, output, console);
+    }
+    case Verb::plan: {
+      const PlanOptions options = make_plan_options(line, environment);
+      for (const std::string& warning : warnings) console.warn(warning);
+      return plan(options, output, console);
+    }
+    case Verb::perplexity: {
+      const PerplexityOptions options = make_perplexity_options(line, environment);
+      for (const std::string& warning : warnings) console.warn(warning);
+      return perplexity(options, output, console);
     }
     case Verb::inspect: {
       const InspectOptions options = make_inspect_options(line);

@@ -150,6 +150,27 @@ std::int32_t pass_rows(const RawCommandLine& line) {
                batch == nullptr ? kDefaultBatch : parse_integer(*batch, 1, kMostPassRows)));
 }
 
+PlacementOptions placement(const RawCommandLine& line, const Environment& environment) {
+  PlacementOptions options;
+  if (const RawValue* value = line.find(Flag::ctx_size))
+    options.context = static_cast<std::int32_t>(parse_integer(*value, 0, kMostContext));
+  options.pass_rows = pass_rows(line);
+  options.device = device_request(line, environment);
+  if (const RawValue* value = line.find(Flag::gpu_budget))
+    options.budget = parse_memory_limit(value->text, value->origin);
+  if (const RawValue* value = line.find(Flag::weight_offload)) {
+    constexpr OffloadMode kModes[] = {OffloadMode::automatic, OffloadMode::off,  OffloadMode::stream,
+                                      OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split};
+    options.offload = kModes[parse_choice(*value, {"auto", "off", "stream", "zerocopy", "host", "split"})];
+  }
+  if (const auto found = line.values.find(Flag::cold); found != line.values.end())
+    for (const RawValue& value : found->second) options.cold.push_back(value.text);
+  if (!options.cold.empty() && options.offload == OffloadMode::off)
+    throw UsageError("--cold and --weight-offload off contradict each other", "leave one of the two out");
+  options.cache_type = cache_type(line);
+  return options;
+}
+
 ReportForm report_form(const RawCommandLine& line) {
   constexpr ReportForm kForms[] = {ReportForm::json, ReportForm::human, ReportForm::none};
   if (const RawValue* form = line.find(Flag::report)) return kForms[parse_choice(*form, {"json", "human", "none"})];
@@ -173,23 +194,42 @@ RunOptions make_run_options(const RawCommandLine& line, const Environment& envir
   options.force_pre_tokenizer = is_switched_on(line, Flag::force);
   if (const RawValue* value = line.find(Flag::predict))
     options.max_tokens = static_cast<std::int32_t>(parse_integer(*value, -1, kMostContext));
-  if (const RawValue* value = line.find(Flag::ctx_size))
-    options.context = static_cast<std::int32_t>(parse_integer(*value, 0, kMostContext));
-  options.pass_rows = pass_rows(line);
   options.seed = seed(line);
   options.sampler = sampler_settings(line, warnings);
   options.stops = stops(line);
   options.ignore_end = is_switched_on(line, Flag::ignore_eos);
-  options.device = device_request(line, environment);
-  if (const RawValue* value = line.find(Flag::gpu_budget))
-    options.budget = parse_memory_limit(value->text, value->origin);
-  options.cache_type = cache_type(line);
+  options.placement = placement(line, environment);
   options.graph = choose_switch(line, Flag::cuda_graph, Flag::no_cuda_graph, true);
   options.check = is_switched_on(line, Flag::check);
   options.show_special = is_switched_on(line, Flag::special);
   options.dump_prompt = is_switched_on(line, Flag::dump_prompt);
   options.report = report_form(line);
   if (const RawValue* value = line.find(Flag::report_file)) options.report_file = require_path(*value);
+  return options;
+}
+
+PlanOptions make_plan_options(const RawCommandLine& line, const Environment& environment) {
+  return {.model_path = model_path(line),
+          .placement = placement(line, environment),
+          .json = is_switched_on(line, Flag::json)};
+}
+
+PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment) {
+  PerplexityOptions options;
+  options.model_path = model_path(line);
+  options.text = prompt_options(line);
+  options.force_pre_tokenizer = is_switched_on(line, Flag::force);
+  options.placement = placement(line, environment);
+  if (options.placement.context) {
+    if (*options.placement.context < 2)
+      throw UsageError("-c: a window of fewer than 2 tokens predicts nothing", "give -c 2 or more");
+    options.window = *options.placement.context;
+  }
+  options.placement.context = options.window;
+  if (const RawValue* value = line.find(Flag::chunks))
+    options.max_windows = static_cast<std::int32_t>(parse_integer(*value, -1, kMostContext));
+  if (const RawValue* value = line.find(Flag::reference)) options.reference_path = require_path(*value);
+  options.json = is_switched_on(line, Flag::json);
   return options;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/decode/sampler.h"
 #include "engine/device/kernels.h"
 #include "engine/open_device.h"
+#include "engine/residency/residency_plan.h"
 
 namespace genai::cli {
 
@@ -24,22 +25,29 @@ struct PromptOptions {
 
 enum class ReportForm { automatic, json, human, none };
 
+// How a model is placed on a device: what the verbs that compute have in common.
+struct PlacementOptions {
+  std::optional<std::int32_t> context;  // nothing: the model's, 4096 at most; 0: the model's
+  std::int32_t pass_rows = 512;         // prompt tokens in one pass
+  DeviceRequest device;
+  MemoryLimit budget;
+  OffloadMode offload = OffloadMode::automatic;
+  std::vector<std::string> cold;  // parts of names of matrices that must not be resident
+  CacheType cache_type = CacheType::f16;
+};
+
 struct RunOptions {
   std::string model_path;
   PromptOptions prompt;
   bool force_pre_tokenizer = false;
 
   std::int32_t max_tokens = -1;
-  std::optional<std::int32_t> context;  // nothing: the model's, 4096 at most; 0: the model's
-  std::int32_t pass_rows = 512;         // prompt tokens in one pass
-  std::optional<std::uint64_t> seed;    // nothing: a random one
-  SamplerSettings sampler;              // but for the seed
+  std::optional<std::uint64_t> seed;  // nothing: a random one
+  SamplerSettings sampler;            // but for the seed
   std::vector<std::string> stops;
   bool ignore_end = false;
 
-  DeviceRequest device;
-  MemoryLimit budget;
-  CacheType cache_type = CacheType::f16;
+  PlacementOptions placement;
   bool graph = true;
   bool check = false;
 
@@ -64,10 +72,29 @@ struct InspectOptions {
   bool check = false;
 };
 
+struct PlanOptions {
+  std::string model_path;
+  PlacementOptions placement;
+  bool json = false;
+};
+
+struct PerplexityOptions {
+  std::string model_path;
+  PromptOptions text;
+  bool force_pre_tokenizer = false;
+  PlacementOptions placement;
+  std::int32_t window = 512;
+  std::int32_t max_windows = -1;
+  std::string reference_path;  // empty: none
+  bool json = false;
+};
+
 // All of these throw UsageError. Something that is allowed but does nothing is added to `warnings`.
 LogLevel make_log_level(const RawCommandLine& line);
 RunOptions make_run_options(const RawCommandLine& line, const Environment& environment,
                             std::vector<std::string>& warnings);
+PlanOptions make_plan_options(const RawCommandLine& line, const Environment& environment);
+PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment);
 TokenizeOptions make_tokenize_options(const RawCommandLine& line);
 InspectOptions make_inspect_options(const RawCommandLine& line);
 

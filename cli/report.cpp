@@ -39,6 +39,19 @@ std::optional<double> prefill_rate(const Report& report) {
   return rate(static_cast<double>(report.prompt_tokens), report.prefill_seconds);
 }
 
+void put_traffic(Json& json, const Report::Traffic& traffic) {
+  json["floor_bytes_per_step"] = traffic.floor_bytes_per_step;
+  const double floor_bytes = static_cast<double>(traffic.floor_bytes_per_step) * static_cast<double>(traffic.steps);
+  if (floor_bytes > 0.0)
+    json["traffic_over_floor"] = static_cast<double>(traffic.htod_bytes + traffic.zero_copy_bytes) / floor_bytes;
+  json["htod_bytes"] = traffic.htod_bytes;
+  json["htod_bytes_per_token"] = traffic.htod_bytes / traffic.steps;
+  json["zero_copy_bytes"] = traffic.zero_copy_bytes;
+  json["host_computed_bytes"] = traffic.host_computed_bytes;
+  json["page_ins"] = traffic.page_ins;
+  json["evictions"] = traffic.evictions;
+}
+
 void put_times(Json& json, const Report& report) {
   json["load_ms"] = milliseconds(report.load_seconds);
   if (report.time_to_first_token_seconds)
@@ -77,13 +90,15 @@ std::string report_json(const Report& report) {
                    {"arch", report.model_arch},
                    {"bytes", report.model_bytes},
                    {"hash", hash_text(report.model_hash)}};
-  json["mode"] = "resident";
+  json["mode"] = report.mode;
   if (!report.fallback_reason.empty()) json["fallback_reason"] = report.fallback_reason;
   put(json, "budget_bytes", report.budget_bytes);
   json["committed_peak_bytes"] = report.committed_peak_bytes;
   json["resident_bytes"] = report.resident_bytes;
   json["cold_bytes"] = report.cold_bytes;
+  json["pinned_bytes"] = report.pinned_bytes;
   json["step_weight_bytes"] = report.step_weight_bytes;
+  if (report.traffic) put_traffic(json, *report.traffic);
   put(json, "captures", report.captures);
   put(json, "replays", report.replays);
   put(json, "fallbacks", report.fallbacks);

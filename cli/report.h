@@ -23,11 +23,24 @@ struct Report {
   std::uint64_t model_bytes = 0;
   std::uint64_t model_hash = 0;
 
+  std::string mode = "resident";  // where the weights are read from, as it came out
   std::optional<std::uint64_t> budget_bytes;
   std::uint64_t committed_peak_bytes = 0;
   std::uint64_t resident_bytes = 0;
   std::uint64_t cold_bytes = 0;
+  std::uint64_t pinned_bytes = 0;       // page-locked host memory
   std::uint64_t step_weight_bytes = 0;  // weights that one step reads
+  // Of the steps of decoding; empty where there was none.
+  struct Traffic {
+    std::uint64_t steps = 0;
+    std::uint64_t htod_bytes = 0;
+    std::uint64_t page_ins = 0;
+    std::uint64_t evictions = 0;
+    std::uint64_t zero_copy_bytes = 0;
+    std::uint64_t host_computed_bytes = 0;
+    std::uint64_t floor_bytes_per_step = 0;  // of rows that are neither resident nor computed by the host
+  };
+  std::optional<Traffic> traffic;
 
   std::optional<std::uint64_t> captures, replays, fallbacks, invalidations, segments, eager_nodes;
   std::uint64_t kv_committed_bytes = 0;

@@ -20,11 +20,7 @@ SessionOptions session_options(const RunOptions& options, Console& console) {
   SessionOptions session;
   session.model_path = options.model_path;
   session.force_pre_tokenizer = options.force_pre_tokenizer;
-  session.device = options.device;
-  session.context = options.context;
-  session.pass_rows = options.pass_rows;
-  session.cache_type = options.cache_type;
-  session.budget = options.budget;
+  session.placement = options.placement;
   session.graph = options.graph;
   session.check = options.check;
   session.progress = [&console](std::uint64_t done_bytes, std::uint64_t total_bytes) {

@@ -19,6 +19,20 @@ std::uint64_t step_weight_bytes(const WeightMap& map) {
   return embedding == nullptr || is_tied ? map.total_bytes : map.total_bytes - embedding->size_bytes;
 }
 
+std::optional<Report::Traffic> traffic_of(const DecodeCounters& counters, const ResidencyPlan& plan) {
+  if (counters.decode_steps == 0) return std::nullopt;
+  const PassTraffic& counted = counters.decode_traffic;
+  const auto of = [](const auto& by_lane, Lane lane) { return by_lane[static_cast<std::size_t>(lane)]; };
+  return Report::Traffic{
+      .steps = counters.decode_steps,
+      .htod_bytes = counted.copied_bytes,
+      .page_ins = counted.copies,
+      .evictions = counted.copies,  // a slot that takes a chunk in gives one up
+      .zero_copy_bytes = of(counted.read_bytes, Lane::zero_copy),
+      .host_computed_bytes = of(counted.read_bytes, Lane::host),
+      .floor_bytes_per_step = of(plan.pass_bytes, Lane::ring) + of(plan.pass_bytes, Lane::zero_copy)};
+}
+
 void put_graph_counters(const DecodeCounters& counters, bool graph, Report& report) {
   report.captures = counters.captures;
   report.replays = counters.replays;
@@ -54,7 +68,12 @@ Report RunReport::collect(const GenerationRequest& request, const Generation& ge
 
   report.budget_bytes = session_.budget_bytes();
   report.committed_peak_bytes = model.arena().committed_peak_bytes();
-  report.resident_bytes = model.weight_bytes();
+  const ResidencyPlan& plan = model.plan();
+  if (plan.mode != OffloadMode::off) report.mode = offload_mode_name(plan.mode);
+  report.cold_bytes = plan.cold_bytes();
+  report.resident_bytes = model.weight_bytes() - plan.cold_bytes();
+  report.pinned_bytes = model.arena().committed_host_bytes();
+  report.traffic = traffic_of(counters, plan);
   report.step_weight_bytes = step_weight_bytes(model.weight_map());
   put_graph_counters(counters, session_.graph(), report);
   report.kv_committed_bytes = model.cache().committed_bytes();

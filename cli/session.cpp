@@ -101,12 +101,12 @@ Session::Session(const SessionOptions& options)
   facts_ = model_facts(*file_, config_.architecture_name);
 
   const std::int32_t trained = config_.context_tokens;
-  context_tokens_ = options.context.value_or(std::min(trained, kDefaultContext));
+  context_tokens_ = options.placement.context.value_or(std::min(trained, kDefaultContext));
   if (context_tokens_ == 0) context_tokens_ = trained;
   if (context_tokens_ > trained)
     warnings_.push_back(fmt::format("the context of {} tokens is longer than the {} that the model was trained for",
                                     context_tokens_, trained));
-  pass_rows_ = std::min(options.pass_rows, context_tokens_);
+  pass_rows_ = std::min(options.placement.pass_rows, context_tokens_);
 }
 
 std::vector<std::int32_t> Session::encode(std::string_view prompt, bool parse_special) const {
@@ -124,21 +124,35 @@ void Session::require_fits(std::span<const std::int32_t> prompt) const {
                                    prompt.size(), config_.context_tokens));
 }
 
-void Session::load() {
-  const auto start = std::chrono::steady_clock::now();
-  opened_ = open_device(options_.device);
+ModelOptions Session::open_device_and_choose() {
+  opened_ = open_device(options_.placement.device);
   if (!opened_.fallback_reason.empty())
     warnings_.push_back(fmt::format("no CUDA device: running on the host ({})", opened_.fallback_reason));
   Device& device = *opened_.device;
-  budget_bytes_ = budget_on(device, device.memory().info(), options_.budget);
+  budget_bytes_ = budget_on(device, device.memory().info(), options_.placement.budget);
   ModelOptions model_options;
   model_options.context = context_tokens_;
   model_options.max_rows = pass_rows_;
-  model_options.cache_type = options_.cache_type;
+  model_options.cache_type = options_.placement.cache_type;
   model_options.budget_bytes = budget_bytes_;
+  model_options.offload = options_.placement.offload;
+  model_options.forced_cold = options_.placement.cold;
+  model_options.host_available_bytes = opened_.host_available_bytes;
   model_options.load_threads = opened_.threads;
   model_options.progress = options_.progress;
-  model_.emplace(*file_, config_, device, model_options);
+  return model_options;
+}
+
+ResidencyPlan Session::plan_only(PlanRequest& request) {
+  const ModelOptions model_options = open_device_and_choose();
+  request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
+  return make_residency_plan(request);
+}
+
+void Session::load() {
+  const auto start = std::chrono::steady_clock::now();
+  const ModelOptions model_options = open_device_and_choose();
+  model_.emplace(*file_, config_, *opened_.device, model_options);
   file_.reset();
   const std::vector<std::string>& unread = model_->weight_map().unread;
   if (!unread.empty())

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/byte_size.h"
+#include "cli/options.h"
 #include "engine/decode/decode_loop.h"
 #include "engine/model/gguf_file.h"
 #include "engine/model/model.h"
@@ -24,11 +24,7 @@ struct SessionOptions {
   std::string model_path;
   bool force_pre_tokenizer = false;
 
-  DeviceRequest device;
-  std::optional<std::int32_t> context;  // nothing: the model's, 4096 at most; 0: the model's
-  std::int32_t pass_rows = 512;
-  CacheType cache_type = CacheType::f16;
-  MemoryLimit budget;
+  PlacementOptions placement;
   bool graph = true;
   bool check = false;
   // Called while weights are placed; may throw to give up.
@@ -62,6 +58,8 @@ class Session {
 
   // Throws DeviceError, BudgetError or ModelFileError.
   void load();
+  // What load() would do, without loading: opens the device and plans. Not both for one session.
+  ResidencyPlan plan_only(PlanRequest& request);
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return config_; }
@@ -80,6 +78,8 @@ class Session {
   double load_seconds() const { return load_seconds_; }
 
  private:
+  ModelOptions open_device_and_choose();
+
   SessionOptions options_;
   std::unique_ptr<GgufFile> file_;  // until load() has returned
   ModelConfig config_;

@@ -24,6 +24,8 @@ void expect_cache(const CacheView& cache, int head_count) {
 CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   if (traits_.compute_capability < 90) return;
   prepare_matmul_row(traits_);
+  prepare_matmul_rows(traits_);
+  count_clusters(&traits_);
   prepare_attention_decode(traits_);
 }
 
@@ -43,10 +45,8 @@ void CudaKernels::matmul(Stream& stream, const MatmulArgs& args) {
     GENAI_EXPECT(args.outputs[index].matrix.cols == args.outputs[0].matrix.cols, "outputs read inputs of one width");
   if (args.row_count == 0) return;
   const LaunchTarget target = target_of(stream, traits_);
-  if (matmul_row_serves(traits_, args)) {
-    launch_matmul_row(target, args);
-    return;
-  }
+  if (matmul_row_serves(traits_, args)) return launch_matmul_row(target, args);
+  if (matmul_rows_serves(traits_, args)) return launch_matmul_rows(target, args);
   const PreparedInput prepared = PreparedInput::in_scratch(args.scratch, args.row_count, args.outputs[0].matrix.cols);
   launch_prepare_input(target, args, prepared);
   launch_matmul_plain(target, args, prepared);

@@ -20,7 +20,7 @@ class CudaKernels final : public Kernels {
   void advance_step(Stream& stream, const AdvanceArgs& args) override;
 
  private:
-  const DeviceTraits traits_;
+  DeviceTraits traits_;
 };
 
 }  // namespace genai::cuda

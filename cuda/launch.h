@@ -78,6 +78,12 @@ bool matmul_row_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_row(const DeviceTraits& traits);
 void launch_matmul_row(const LaunchTarget& target, const MatmulArgs& args);
 
+// The same with 2 to 16 rows.
+bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
+void prepare_matmul_rows(const DeviceTraits& traits);
+void count_clusters(DeviceTraits* traits);  // after prepare
+void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
+
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
 void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args);
 void launch_gate(const LaunchTarget& target, const GateArgs& args);

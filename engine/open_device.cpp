@@ -82,9 +82,7 @@ OpenedDevice open_cuda(const DeviceRequest& request) {
 #endif
 }
 
-}  // namespace
-
-OpenedDevice open_device(const DeviceRequest& request) {
+OpenedDevice open_requested(const DeviceRequest& request) {
   if (request.backend == Backend::host) return open_host(request);
   OpenedDevice opened = open_cuda(request);
   if (opened.device != nullptr) return opened;
@@ -97,6 +95,14 @@ OpenedDevice open_device(const DeviceRequest& request) {
   OpenedDevice host = open_host(request);
   host.fallback_reason = opened.fallback_reason;
   return host;
+}
+
+}  // namespace
+
+OpenedDevice open_device(const DeviceRequest& request) {
+  OpenedDevice opened = open_requested(request);
+  opened.host_available_bytes = host_memory_limits().free_bytes;
+  return opened;
 }
 
 }  // namespace genai

@@ -1,6 +1,7 @@
 // open_device.h - from a device's name to a Device. The only part of the engine that knows which backends were built
 // in. What was chosen for the caller (a fallback, a number of threads) is said in words, for the report.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,8 +28,9 @@ struct OpenedDevice {
   Backend backend = Backend::host;  // never automatic
   int threads = 0;                  // of the host
   std::string threads_reason;
-  std::string instruction_set;  // of the host's kernels; empty on CUDA
-  std::optional<int> sm_count;  // of a GPU
+  std::string instruction_set;                        // of the host's kernels; empty on CUDA
+  std::optional<int> sm_count;                        // of a GPU
+  std::optional<std::uint64_t> host_available_bytes;  // for weights that stay in host memory
   std::string fallback_reason;  // why automatic ended on the host; empty where no GPU could be had by design
 };
 

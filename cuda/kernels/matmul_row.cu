@@ -72,6 +72,15 @@ __device__ __forceinline__ int pick(int c, int a, int b, int d, int e) {
   return c < 2 ? low : high;
 }
 
+// Rows 0-7: block kBlock of a tile, rows 8-15: the next one.
+template <DType kType, int kBlock>
+__device__ __forceinline__ void multiply_blocks(int (&product)[4], const Fragment<kType>& fragment, uint2 quants) {
+  multiply_32<Fragment<kType>::kSigned>(product, fragment.template weights<0, kBlock>(),
+                                        fragment.template weights<0, kBlock + 1>(),
+                                        fragment.template weights<1, kBlock>(),
+                                        fragment.template weights<1, kBlock + 1>(), quants.x, quants.y, kProductStart);
+}
+
 // The lane's two partials += the octet that begins at `tile`, whose second tile may be absent.
 template <DType kType>
 __device__ __forceinline__ void accumulate_octet(const TileBytes* tile, bool has_second, uint2 quants, float2 scales,
@@ -87,34 +96,21 @@ __device__ __forceinline__ void accumulate_octet(const TileBytes* tile, bool has
   if (c < 2 || has_second) pair.load(tile + (c < 2 ? 0 : kTileBytes), lane / 4, c % 2);
 
   int product[4][4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) product[i][k] = kProductStart;
   int other[4][4];
   if constexpr (Fragment<kType>::kHalves) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) other[i][k] = kProductStart;
-    multiply_16<true>(product[0], first.template weights<0, 0>(), first.template weights<0, 1>(), quants.x);
-    multiply_16<true>(product[1], first.template weights<0, 2>(), first.template weights<0, 3>(), quants.x);
-    multiply_16<true>(product[2], second.template weights<0, 0>(), second.template weights<0, 1>(), quants.x);
-    multiply_16<true>(product[3], second.template weights<0, 2>(), second.template weights<0, 3>(), quants.x);
-    multiply_16<true>(other[0], first.template weights<1, 0>(), first.template weights<1, 1>(), quants.y);
-    multiply_16<true>(other[1], first.template weights<1, 2>(), first.template weights<1, 3>(), quants.y);
-    multiply_16<true>(other[2], second.template weights<1, 0>(), second.template weights<1, 1>(), quants.y);
-    multiply_16<true>(other[3], second.template weights<1, 2>(), second.template weights<1, 3>(), quants.y);
+    multiply_16(product[0], first.template weights<0, 0>(), first.template weights<0, 1>(), quants.x, kProductStart);
+    multiply_16(product[1], first.template weights<0, 2>(), first.template weights<0, 3>(), quants.x, kProductStart);
+    multiply_16(product[2], second.template weights<0, 0>(), second.template weights<0, 1>(), quants.x, kProductStart);
+    multiply_16(product[3], second.template weights<0, 2>(), second.template weights<0, 3>(), quants.x, kProductStart);
+    multiply_16(other[0], first.template weights<1, 0>(), first.template weights<1, 1>(), quants.y, kProductStart);
+    multiply_16(other[1], first.template weights<1, 2>(), first.template weights<1, 3>(), quants.y, kProductStart);
+    multiply_16(other[2], second.template weights<1, 0>(), second.template weights<1, 1>(), quants.y, kProductStart);
+    multiply_16(other[3], second.template weights<1, 2>(), second.template weights<1, 3>(), quants.y, kProductStart);
   } else {
-    constexpr bool kSigned = Fragment<kType>::kSigned;
-    multiply_32<kSigned>(product[0], first.template weights<0, 0>(), first.template weights<0, 1>(),
-                         first.template weights<1, 0>(), first.template weights<1, 1>(), quants.x, quants.y);
-    multiply_32<kSigned>(product[1], first.template weights<0, 2>(), first.template weights<0, 3>(),
-                         first.template weights<1, 2>(), first.template weights<1, 3>(), quants.x, quants.y);
-    multiply_32<kSigned>(product[2], second.template weights<0, 0>(), second.template weights<0, 1>(),
-                         second.template weights<1, 0>(), second.template weights<1, 1>(), quants.x, quants.y);
-    multiply_32<kSigned>(product[3], second.template weights<0, 2>(), second.template weights<0, 3>(),
-                         second.template weights<1, 2>(), second.template weights<1, 3>(), quants.x, quants.y);
+    multiply_blocks<kType, 0>(product[0], first, quants);
+    multiply_blocks<kType, 2>(product[1], first, quants);
+    multiply_blocks<kType, 0>(product[2], second, quants);
+    multiply_blocks<kType, 2>(product[3], second, quants);
   }
   const int even = pick(c, product[0][0], product[1][0], product[2][0], product[3][0]);
   const int odd = pick(c, product[0][3], product[1][3], product[2][3], product[3][3]);
@@ -261,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_row_kernel(const __grid_co
           const StreamOutput& from = product.shape.outputs[output];
           const int tile_bytes = tile_layout(from.second_type ? kSecond : kFirst).tile_bytes;
           const std::int64_t offset = static_cast<std::int64_t>(strip) * product.shape.tile_count + tile;
-          producer.copy(unit % kGroups, from.weights + offset * tile_bytes,
+          producer.copy(unit % kGroups, from.weights + offset * tile_bytes, nullptr,
                         static_cast<unsigned>(strips * tiles * tile_bytes));
         });
     return;
@@ -270,14 +266,14 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_row_kernel(const __grid_co
   Consumer consumer;
   consumer.shared = {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
                      product.needs_sums ? reinterpret_cast<float*>(shared + layout.sums) : nullptr,
-                     reinterpret_cast<float*>(shared + layout.reduce)};
+                     reinterpret_cast<float*>(shared + layout.reduce), 1};
   consumer.group = warp / kGroupWarps;
   consumer.warp_in_group = warp % kGroupWarps;
   consumer.ring = rings[0];
   if (consumer.group == 1) consumer.ring = rings[1];
   consumer.exchange = reinterpret_cast<float*>(shared + layout.exchange) +
                       consumer.group * 2 * kRoundStrips * kStripRows * kPartialStride;
-  prepare_row<kRowBarrier>(product.input, consumer.shared);
+  prepare_row<kRowBarrier>(product.input, consumer.shared, 0);
   named_barrier<kRowBarrier, kRowThreads>();
   for_each_stage<kFirst, kSecond>(product.shape, block, block_count,
                                   [&](int output, int strip, int strips, int tile, int tiles, int unit) {
@@ -335,22 +331,15 @@ int stage_bytes_for(const DeviceTraits& traits, int cols) {
 }
 
 void launch_outputs(const LaunchTarget& target, const MatmulArgs& args, RowKernel kernel, DType second,
-                    const MatmulOutput* const* outputs, int output_count) {
+                    const MatmulOutput* outputs, int output_count) {
   RowProduct product = {};
   StreamShape& shape = product.shape;
   const int cols = args.outputs[0].matrix.cols;
   std::int64_t strips = 0;
   for (int i = 0; i < output_count; ++i) {
-    const MatmulOutput& from = *outputs[i];
-    shape.outputs[i] = {reinterpret_cast<const TileBytes*>(from.matrix.data.address()),
-                        reinterpret_cast<const float*>(from.bias.address()),
-                        reinterpret_cast<float*>(from.out.address()),
-                        from.matrix.rows,
-                        static_cast<int>(strip_count(from.matrix.rows)),
-                        from.out_stride,
-                        from.matrix.dtype == second};
+    shape.outputs[i] = stream_output(outputs[i], second);
     strips += shape.outputs[i].strip_count;
-    product.needs_sums = product.needs_sums || has_minimum(from.matrix.dtype);
+    product.needs_sums = product.needs_sums || has_minimum(outputs[i].matrix.dtype);
   }
   if (strips == 0) return;
   shape.output_count = output_count;
@@ -388,25 +377,16 @@ void prepare_matmul_row(const DeviceTraits& traits) {
 
 // One launch for all outputs where a kernel reads their types, else one an output.
 void launch_matmul_row(const LaunchTarget& target, const MatmulArgs& args) {
-  const MatmulOutput* outputs[MatmulArgs::kMaxOutputs] = {};
-  DType first = args.outputs[0].matrix.dtype;
-  DType second = first;
-  bool together = true;
+  const TypePair types = type_pair(args);
+  if (types.count <= 2) {
+    if (const RowKernel kernel = row_kernel(types.first, types.second); kernel != nullptr)
+      return launch_outputs(target, args, kernel, types.second, args.outputs, args.output_count);
+    if (const RowKernel kernel = row_kernel(types.second, types.first); kernel != nullptr)
+      return launch_outputs(target, args, kernel, types.first, args.outputs, args.output_count);
+  }
   for (int i = 0; i < args.output_count; ++i) {
-    outputs[i] = &args.outputs[i];
     const DType dtype = args.outputs[i].matrix.dtype;
-    if (dtype == first || dtype == second) continue;
-    together = together && second == first;
-    second = dtype;
-  }
-  if (together && row_kernel(first, second) == nullptr) std::swap(first, second);
-  if (together && row_kernel(first, second) != nullptr) {
-    launch_outputs(target, args, row_kernel(first, second), second, outputs, args.output_count);
-    return;
-  }
-  for (int i = 0; i < args.output_count; ++i) {
-    const DType dtype = outputs[i]->matrix.dtype;
-    launch_outputs(target, args, row_kernel(dtype, dtype), dtype, outputs + i, 1);
+    launch_outputs(target, args, row_kernel(dtype, dtype), dtype, args.outputs + i, 1);
   }
 }
 

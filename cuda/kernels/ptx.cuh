@@ -126,11 +126,23 @@ __device__ __forceinline__ int cluster_blocks() {
   return static_cast<int>(blocks);
 }
 
-// A barrier of all threads of the cluster; what was written before it to shared memory is seen after it.
-__device__ __forceinline__ void cluster_barrier() {
+// A barrier of all threads of the cluster in two halves; what a thread wrote to shared memory before it arrived is seen
+// by those that have waited. Threads need not come in whole warps.
+__device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
+}
+
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_barrier() {
+  cluster_arrive();
+  cluster_wait();
 }
 
 // The same place in the shared memory of block `rank` of the cluster.
@@ -147,32 +159,50 @@ __device__ __forceinline__ const T* in_block(const T* own, int rank) {
 
 __device__ __forceinline__ float widen_half(std::uint16_t half) { return __half2float(__ushort_as_half(half)); }
 
-// d += a * b for 16 rows of 32 bytes times 8 columns. With g = lane / 4 and c = lane % 4: a[0] is row g, bytes 4c ..
-// 4c+3, a[1] row g + 8; a[2], a[3] the same 16 bytes on; b[0] column g, bytes 4c .. 4c+3, b[1] 16 on; d[0], d[1] row g,
+// d = start + a * b for 16 rows of 32 bytes times 8 columns. With g = lane / 4 and c = lane % 4: a0 is row g, bytes
+// 4c .. 4c+3, a1 row g + 8; a2, a3 the same 16 bytes on; b0 column g, bytes 4c .. 4c+3, b1 16 on; d[0], d[1] row g,
 // columns 2c, 2c+1; d[2], d[3] row g + 8.
 template <bool kSigned>
 __device__ __forceinline__ void multiply_32(int (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                            unsigned b0, unsigned b1) {
+                                            unsigned b0, unsigned b1, int start) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (kSigned)
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(start));
   else
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(start));
 #endif
 }
 
-// The same over 16 bytes: a0, a1 and b0 only.
-template <bool kSigned>
-__device__ __forceinline__ void multiply_16(int (&d)[4], unsigned a0, unsigned a1, unsigned b0) {
-  static_assert(kSigned, "only types with signed weights have halves");
+// The same over 16 signed bytes: a0, a1 and b0 only.
+__device__ __forceinline__ void multiply_16(int (&d)[4], unsigned a0, unsigned a1, unsigned b0, int start) {
 #if __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b0));
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0), "r"(start));
+#endif
+}
+
+// ---- reductions of a warp ------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ unsigned warp_max(unsigned value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, value);
+#else
+  for (int stride = 16; stride > 0; stride /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, stride));
+  return value;
+#endif
+}
+
+__device__ __forceinline__ int warp_sum(int value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(0xffffffffu, value);
+#else
+  for (int stride = 16; stride > 0; stride /= 2) value += __shfl_xor_sync(0xffffffffu, value, stride);
+  return value;
 #endif
 }
 

@@ -1,6 +1,7 @@
-// row_input.cuh - one row of activations, normalised and quantised by one block into its shared memory, in the order in
-// which lanes of the integer matrix product read it: for an octet of blocks, lane 4*n + c finds the weights' partners
-// of block n, elements 4c .. 4c+3 and 16 on, in one 8-byte load. The width is padded with zeros to whole octets.
+// row_input.cuh - rows of activations, normalised and quantised by one block into its shared memory, in the order in
+// which lanes of the integer matrix product read them: elements 4c .. 4c+3 of a block of 32 and those 16 on are one
+// 8-byte load. The blocks of `columns` rows alternate: block b of row m is the (b * columns + m)-th 32 bytes. The width
+// is padded with zeros to whole octets of blocks.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -25,45 +26,47 @@ struct RowInput {
 };
 
 struct RowShared {
-  uint2* quants;  // [octet][32]
-  float* scales;  // [octet][8]
-  float* sums;    // [octet][8]; null where no weight type has a minimum
+  uint2* quants;  // [block][column][4]
+  float* scales;  // [block][column]
+  float* sums;    // the same; null where no weight type has a minimum
   float* reduce;  // [256]
+  int columns;
 };
 
 __host__ __device__ constexpr int octet_count(int cols) { return (cols + kOctetWidth - 1) / kOctetWidth; }
 
 // Octets first .. first + kRowValues - 1 of a row by 256 threads: warp w has block w of each octet, one element a lane.
 __device__ __forceinline__ void quantize_octets(const float (&values)[kRowValues], int first, int octets,
-                                                const RowShared& shared) {
+                                                const RowShared& shared, int column) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   unsigned own_amax = 0;  // of the block in octet first + lane
 #pragma unroll
   for (int k = 0; k < kRowValues; ++k) {
     if (first + k >= octets) break;
-    const unsigned amax = __reduce_max_sync(kFullWarp, float_bits(values[k]) & 0x7fffffffu);
+    const unsigned amax = warp_max(float_bits(values[k]) & 0x7fffffffu);
     if (lane == k) own_amax = amax;
   }
   const float scale = activation_scale(own_amax);
   const float own_inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  unsigned char* bytes =
-      reinterpret_cast<unsigned char*>(shared.quants) + warp * 32 + lane / 4 % 4 * 8 + lane / 16 * 4 + lane % 4;
+  unsigned char* bytes = reinterpret_cast<unsigned char*>(shared.quants) +
+                         (warp * shared.columns + column) * kBlockWidth + lane / 4 % 4 * 8 + lane / 16 * 4 + lane % 4;
   int own_sum = 0;
 #pragma unroll
   for (int k = 0; k < kRowValues; ++k) {
     if (first + k >= octets) break;
     const float inverse = __shfl_sync(kFullWarp, own_inverse, k);
     const int quant = quantize_activation(values[k], inverse);
-    bytes[(first + k) * kOctetWidth] = static_cast<unsigned char>(quant);
+    bytes[(first + k) * shared.columns * kOctetWidth] = static_cast<unsigned char>(quant);
     if (shared.sums != nullptr) {
-      const int sum = __reduce_add_sync(kFullWarp, quant);
+      const int sum = warp_sum(quant);
       if (lane == k) own_sum = sum;
     }
   }
   if (first + lane < octets) {
-    shared.scales[(first + lane) * kOctetBlocks + warp] = scale;
-    if (shared.sums != nullptr) shared.sums[(first + lane) * kOctetBlocks + warp] = scale * static_cast<float>(own_sum);
+    const int place = ((first + lane) * kOctetBlocks + warp) * shared.columns + column;
+    shared.scales[place] = scale;
+    if (shared.sums != nullptr) shared.sums[place] = scale * static_cast<float>(own_sum);
   }
 }
 
@@ -75,17 +78,17 @@ __device__ __forceinline__ void load_octets(const float* from, int cols, int fir
   }
 }
 
-// By 256 threads of a block, which share barrier kBarrier. Waits for the previous grid when it has done what does
-// not depend on it. The caller has a barrier before anyone reads.
+// One row, as column `column`, by 256 threads of a block, which share barrier kBarrier. Waits for the previous grid
+// when it has done what does not depend on it. The caller has a barrier before anyone reads.
 template <int kBarrier>
-__device__ __forceinline__ void prepare_row(const RowInput& input, const RowShared& shared) {
+__device__ __forceinline__ void prepare_row(const RowInput& input, const RowShared& shared, int column) {
   const int octets = octet_count(input.cols);
   float values[kRowValues];
   if (input.norm_weight == nullptr) {
     wait_for_previous_grid();
     for (int first = 0; first < octets; first += kRowValues) {
       load_octets(input.values, input.cols, first, values);
-      quantize_octets(values, first, octets, shared);
+      quantize_octets(values, first, octets, shared, column);
     }
     return;
   }
@@ -107,7 +110,7 @@ __device__ __forceinline__ void prepare_row(const RowInput& input, const RowShar
   const float inverse = inverse_rms(warp_tree_256(partials), input.cols, input.norm_epsilon);
 #pragma unroll
   for (int k = 0; k < kRowValues; ++k) values[k] = (values[k] * inverse) * weights[k];
-  quantize_octets(values, 0, octets, shared);
+  quantize_octets(values, 0, octets, shared, column);
 }
 
 }  // namespace genai::cuda

@@ -17,6 +17,7 @@
 
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/tile.cuh"
+#include "engine/device/kernels.h"
 #include "engine/packed_layout.h"
 
 namespace genai::cuda {
@@ -39,9 +40,36 @@ struct StreamShape {
   int output_count;
   int tile_count;  // of a strip, along K
   int stage_bytes;
-  int slots;        // of one group
-  int group_count;  // of a block
 };
+
+inline StreamOutput stream_output(const MatmulOutput& output, DType second_type) {
+  return {reinterpret_cast<const TileBytes*>(output.matrix.data.address()),
+          reinterpret_cast<const float*>(output.bias.address()),
+          reinterpret_cast<float*>(output.out.address()),
+          output.matrix.rows,
+          static_cast<int>(strip_count(output.matrix.rows)),
+          output.out_stride,
+          output.matrix.dtype == second_type};
+}
+
+// The types of a call's outputs in order of appearance; first == second where there is one.
+struct TypePair {
+  DType first;
+  DType second;
+  int count;
+};
+
+inline TypePair type_pair(const MatmulArgs& args) {
+  const DType first = args.outputs[0].matrix.dtype;
+  TypePair types = {first, first, 1};
+  for (int i = 1; i < args.output_count; ++i) {
+    const DType dtype = args.outputs[i].matrix.dtype;
+    if (dtype == types.first || dtype == types.second) continue;
+    types.second = dtype;
+    ++types.count;
+  }
+  return types;
+}
 
 // How strips of one type are cut into stages.
 struct StageCut {
@@ -125,16 +153,19 @@ class StreamProducer {
     for (int g = 0; g < kGroups; ++g) rings_[g] = rings[g];
   }
 
-  __device__ __forceinline__ void copy(int group, const TileBytes* source, unsigned bytes) {
+  // `bytes` from `source` and, unless it is null, as many from `second` behind them.
+  __device__ __forceinline__ void copy(int group, const TileBytes* source, const TileBytes* second, unsigned bytes) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
-      if (g == group) copy_into(rings_[g], source, bytes);
+      if (g == group) copy_into(rings_[g], source, second, bytes);
   }
+  __device__ __forceinline__ int issued() const { return issued_; }
 
  private:
   static constexpr int kHistory = 4;
 
-  __device__ __forceinline__ void copy_into(Ring& ring, const TileBytes* source, unsigned bytes) {
+  __device__ __forceinline__ void copy_into(Ring& ring, const TileBytes* source, const TileBytes* second,
+                                            unsigned bytes) {
     const bool filling = issued_ < ring.slot_count * kGroups;
     if (issued_ > 0) {
       const int back = filling ? 1 : window_;
@@ -144,8 +175,10 @@ class StreamProducer {
     }
     wait_phase(ring.empty + ring.slot, ring.parity ^ 1u);  // the first round passes
     SharedBarrier* full = ring.full + ring.slot;
-    arrive_expecting(full, bytes);
-    bulk_load(ring.slots + ring.slot * ring.slot_bytes, source, bytes, full, policy_);
+    unsigned char* slot = ring.slots + ring.slot * ring.slot_bytes;
+    arrive_expecting(full, second == nullptr ? bytes : 2 * bytes);
+    bulk_load(slot, source, bytes, full, policy_);
+    if (second != nullptr) bulk_load(slot + bytes, second, bytes, full, policy_);
 #pragma unroll
     for (int i = kHistory - 1; i > 0; --i) history_[i] = history_[i - 1];
     history_[0] = full;
@@ -163,7 +196,7 @@ class StreamProducer {
 };
 
 // Calls visit(output, strip, strip_count, first_tile, tile_count, unit) for each stage of the block, in the order of
-// the stream; unit % group_count is its group.
+// the stream; units go to the groups in turn.
 template <DType kFirst, DType kSecond, class Visit>
 __device__ __forceinline__ void for_each_stage(const StreamShape& shape, int block, int block_count,
                                                const Visit& visit) {

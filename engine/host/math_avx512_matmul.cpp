@@ -61,7 +61,7 @@ struct Factors {
 };
 
 template <DType kDType>
-Factors load_factors(const std::byte* tile, int quad) {
+[[gnu::always_inline]] inline Factors load_factors(const std::byte* tile, int quad) {
   constexpr TileLayout kLayout = tile_layout(kDType);
   Factors factors{};
   if constexpr (!kHasSubScale<kDType>) {
@@ -107,7 +107,7 @@ inline __m512 accumulate(__m512 p, __m512i dot, __m512i high_dot, const Factors&
 
 // n (with its zero point still in it) of rows 4 * quad .. + 3 of a tile: lanes are (c, j), one register a row and half.
 template <DType kDType>
-void load_quad(const std::byte* tile, int quad, __m512i (&low)[4], __m512i (&high)[4]) {
+[[gnu::always_inline]] inline void load_quad(const std::byte* tile, int quad, __m512i (&low)[4], __m512i (&high)[4]) {
   constexpr TileLayout kLayout = tile_layout(kDType);
   const std::byte* plane = tile + 256 * quad;
   if constexpr (kDType == DType::Q8_0) {
@@ -376,7 +376,9 @@ struct Avx512Path {
   static constexpr int kStrips = 2;
   static constexpr int kWideRows = 8;
   template <DType kDType>
-  static constexpr std::int32_t kNarrowRows = kDType == DType::Q8_0 ? 5 : 3;
+  static constexpr std::int32_t kNarrowRows = kDType == DType::Q8_0               ? 5
+                                              : tile_layout(kDType).high_bits < 0 ? 3
+                                                                                  : 2;
 
   template <DType kDType>
   static __m512 narrow(const std::byte* const (&strips)[kStrips], const ActivationTile* tiles,

@@ -70,6 +70,7 @@ void wide_rows(const MatmulJob& job, const typename P::template Block<kDType>* b
   const std::int64_t used = block_count < kPartials ? block_count : kPartials;
   const std::int64_t stride = job.input_stride_bytes;
   Floats<V> y[kRows];
+  for (Floats<V>& sum : y) sum = V::zero();
   for (std::int64_t part = 0; part < used; ++part) {
     Floats<V> p[kRows];
 #pragma GCC unroll 8

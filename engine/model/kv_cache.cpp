@@ -16,6 +16,11 @@ std::size_t layer_bytes(const CacheShape& shape) {
 
 }  // namespace
 
+std::size_t cache_bytes(const CacheShape& shape, std::int32_t position_count) {
+  const auto chunk_count = static_cast<std::size_t>((position_count + kChunkPositions - 1) / kChunkPositions);
+  return layer_bytes(shape) * static_cast<std::size_t>(shape.layer_count) * chunk_count;
+}
+
 KvCache::KvCache(ResidencyArena& arena, const CacheShape& shape)
     : shape_(shape), chunk_bytes_(layer_bytes(shape) * static_cast<std::size_t>(shape.layer_count)) {
   GENAI_EXPECT(shape.max_positions > 0 && shape.sequence_count > 0, "an empty cache");
@@ -23,10 +28,6 @@ KvCache::KvCache(ResidencyArena& arena, const CacheShape& shape)
       static_cast<std::size_t>(round_up(static_cast<std::int64_t>(bytes_for(shape.max_positions)),
                                         static_cast<std::int64_t>(arena.memory().granule_bytes())));
   range_ = arena.reserve(MemoryKind::kv, sequence_stride_bytes_ * static_cast<std::size_t>(shape.sequence_count));
-}
-
-std::size_t KvCache::bytes_for(std::int32_t position_count) const {
-  return chunk_bytes_ * static_cast<std::size_t>((position_count + kChunkPositions - 1) / kChunkPositions);
 }
 
 void KvCache::ensure(std::int32_t sequence, std::int32_t position_count) {

@@ -19,6 +19,9 @@ struct CacheShape {
   std::int32_t max_positions = 0;  // of one sequence
 };
 
+// Bytes that `position_count` positions of one sequence take, before rounding to granules.
+std::size_t cache_bytes(const CacheShape& shape, std::int32_t position_count);
+
 class KvCache {
  public:
   // Reserves addresses only. Throws DeviceError when the address space is exhausted.
@@ -30,8 +33,7 @@ class KvCache {
 
   CacheView view(std::int32_t layer) const;
   const CacheShape& shape() const { return shape_; }
-  // Bytes that `position_count` positions of one sequence take, before rounding to granules.
-  std::size_t bytes_for(std::int32_t position_count) const;
+  std::size_t bytes_for(std::int32_t position_count) const { return cache_bytes(shape_, position_count); }
   std::uint64_t committed_bytes() const { return range_.committed_bytes(); }
   // How many times a sequence got new granules.
   std::uint64_t growth_events() const { return growth_events_; }

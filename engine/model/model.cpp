@@ -12,25 +12,57 @@
 
 namespace genai {
 
+namespace {
+
+CacheShape cache_shape(const ModelConfig& config, const ModelOptions& options) {
+  return {.type = options.cache_type,
+          .layer_count = config.layer_count,
+          .kv_head_count = config.kv_head_count,
+          .head_dim = config.head_dim,
+          .sequence_count = options.sequence_count,
+          .max_positions = options.context};
+}
+
+PassLimits pass_limits(const ModelOptions& options) {
+  return {.max_rows = options.max_rows,
+          .max_logit_rows = std::min(options.max_rows, options.max_logit_rows),
+          .max_positions = options.context};
+}
+
+}  // namespace
+
+PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, Device& device,
+                              const ModelOptions& options) {
+  const std::uint64_t granule_bytes = device.memory().granule_bytes();
+  const auto whole = [&](std::uint64_t bytes) { return (bytes + granule_bytes - 1) / granule_bytes * granule_bytes; };
+  const Workspace workspace =
+      lay_out_workspace(config, has_separate_gate(map), device.kernels(), pass_limits(options), {});
+  PlanRequest request;
+  request.matrices = matrix_sizes(map);
+  request.fixed = {.vectors = map.vector_bytes,
+                   .kv = whole(cache_bytes(cache_shape(config, options), options.context)) *
+                         static_cast<std::uint64_t>(options.sequence_count),
+                   .workspace = whole(workspace.total_bytes)};
+  request.granule_bytes = granule_bytes;
+  request.budget_bytes = options.budget_bytes ? options.budget_bytes : device.memory().info().free_bytes;
+  request.mode = options.offload;
+  request.speeds = options.lane_speeds;
+  request.forced_cold = options.forced_cold;
+  return request;
+}
+
 Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, const ModelOptions& options)
     : config_(config),
       options_(options),
       device_(device),
       arena_(device.memory(), options.budget_bytes),
       stream_(device.create_stream()),
-      weight_map_(map_weights(config_, file)) {
-  const PassLimits limits{.max_rows = options_.max_rows,
-                          .max_logit_rows = std::min(options_.max_rows, options_.max_logit_rows),
-                          .max_positions = options_.context};
+      weight_map_(map_weights(config_, file)),
+      plan_request_(make_plan_request(weight_map_, config_, device, options_)) {
+  const PassLimits limits = pass_limits(options_);
   const bool separate_gate = has_separate_gate(weight_map_);
   const Workspace sizes = lay_out_workspace(config_, separate_gate, device_.kernels(), limits, {});
-  cache_ = std::make_unique<KvCache>(arena_, CacheShape{.type = options_.cache_type,
-                                                        .layer_count = config_.layer_count,
-                                                        .kv_head_count = config_.kv_head_count,
-                                                        .head_dim = config_.head_dim,
-                                                        .sequence_count = options_.sequence_count,
-                                                        .max_positions = options_.context});
-  describe_request(sizes.total_bytes);
+  cache_ = std::make_unique<KvCache>(arena_, cache_shape(config_, options_));
   plan_ = make_residency_plan(plan_request_);
   check_host_memory();
   place_weights(weight_map_, plan_);
@@ -75,22 +107,6 @@ Model::~Model() {
     stream_->synchronize();
   } catch (const std::exception&) {
   }
-}
-
-void Model::describe_request(std::uint64_t workspace_bytes) {
-  const std::uint64_t granule_bytes = device_.memory().granule_bytes();
-  const auto whole = [&](std::uint64_t bytes) { return (bytes + granule_bytes - 1) / granule_bytes * granule_bytes; };
-  PlanRequest& request = plan_request_;
-  request.matrices = matrix_sizes(weight_map_);
-  request.fixed = {
-      .vectors = weight_map_.vector_bytes,
-      .kv = whole(cache_->bytes_for(options_.context)) * static_cast<std::uint64_t>(options_.sequence_count),
-      .workspace = whole(workspace_bytes)};
-  request.granule_bytes = granule_bytes;
-  request.budget_bytes = options_.budget_bytes ? options_.budget_bytes : device_.memory().info().free_bytes;
-  request.mode = options_.offload;
-  request.speeds = options_.lane_speeds;
-  request.forced_cold = options_.forced_cold;
 }
 
 void Model::check_host_memory() const {

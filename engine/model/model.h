@@ -36,6 +36,10 @@ struct ModelOptions {
   std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;
 };
 
+// What the planner must know to place this model on this device. Nothing is loaded or committed.
+PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, Device& device,
+                              const ModelOptions& options);
+
 class Model {
  public:
   // Throws ModelFileError, BudgetError (before any large allocation) or DeviceError. `device` outlives the model; the
@@ -65,7 +69,6 @@ class Model {
   std::uint64_t weight_bytes() const { return weight_map_.total_bytes; }
 
  private:
-  void describe_request(std::uint64_t workspace_bytes);
   void check_host_memory() const;
   void make_ring();
   void upload_rope_rows(const RopeSpec& spec, DevicePtr<float> table, std::int32_t first, std::int32_t end);
