@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,8 +11,11 @@
 #include "engine/decode/random.h"
 #include "engine/error.h"
 #include "tests/catch.h"
+#include "tests/sampler_reference.h"
 
 using namespace genai;
+using genai::test::made_logits;
+using genai::test::reference_distribution;
 
 namespace {
 
@@ -29,102 +31,6 @@ SamplerSettings plain() {
   settings.top_p = 1.0;
   settings.min_p = 0.0;
   return settings;
-}
-
-// Exact on every machine. `step` > 0 rounds to its multiples, which makes many ties.
-std::vector<float> made_logits(std::size_t count, std::uint64_t seed, double spread, double step = 0.0) {
-  std::vector<float> logits(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    double value = 0.0;
-    for (std::uint64_t k = 0; k < 4; ++k) value += spread * (uniform_random(seed, k, i) - 0.5);
-    if (step > 0.0) value = std::floor(value / step) * step;
-    logits[i] = static_cast<float>(value);
-  }
-  return logits;
-}
-
-struct Expected {
-  std::int32_t token;
-  double logit;
-};
-
-std::vector<double> softmax(const std::vector<Expected>& tokens) {
-  double highest = tokens[0].logit;
-  for (const Expected& each : tokens) highest = std::max(highest, each.logit);
-  std::vector<double> probabilities;
-  double total = 0.0;
-  for (const Expected& each : tokens) total += probabilities.emplace_back(std::exp(each.logit - highest));
-  for (double& probability : probabilities) probability /= total;
-  return probabilities;
-}
-
-// The settings taken at their word, with full sorts and the C library: what the sampler must agree with.
-std::vector<TokenProbability> reference_distribution(const std::vector<float>& logits,
-                                                     const std::vector<std::int32_t>& history,
-                                                     const SamplerSettings& settings) {
-  std::vector<Expected> tokens;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    double logit = logits[i];
-    const auto token = static_cast<std::int32_t>(i);
-    auto begin = history.begin();
-    if (settings.repeat_last_n >= 0 && history.size() > static_cast<std::size_t>(settings.repeat_last_n))
-      begin = history.end() - settings.repeat_last_n;
-    const auto count = std::count(begin, history.end(), token);
-    if (count > 0) {
-      logit = logit > 0 ? logit / settings.repeat_penalty : logit * settings.repeat_penalty;
-      logit -= settings.presence_penalty + static_cast<double>(count) * settings.frequency_penalty;
-      logit = static_cast<float>(logit);
-    }
-    if (logit > -HUGE_VAL) tokens.push_back({token, logit});
-  }
-  const auto rank = [](const Expected& a, const Expected& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
-  std::sort(tokens.begin(), tokens.end(), rank);
-  if (settings.top_k > 0 && tokens.size() > static_cast<std::size_t>(settings.top_k))
-    tokens.resize(static_cast<std::size_t>(settings.top_k));
-  if (settings.typical_p < 1.0) {
-    const std::vector<double> p = softmax(tokens);
-    double entropy = 0.0;
-    for (const double each : p)
-      if (each > 0.0) entropy -= each * std::log(each);
-    std::vector<std::size_t> order(tokens.size());
-    std::iota(order.begin(), order.end(), 0u);
-    // Rounded, so that equal logits are equally far whatever the last bit of their logarithm.
-    const auto distance = [&](std::size_t i) { return std::round(std::abs(-std::log(p[i]) - entropy) * 1e10); };
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return distance(a) != distance(b) ? distance(a) < distance(b) : tokens[a].token < tokens[b].token;
-    });
-    std::vector<Expected> kept;
-    double mass = 0.0;
-    for (const std::size_t i : order) {
-      kept.push_back(tokens[i]);
-      if ((mass += p[i]) > settings.typical_p) break;
-    }
-    tokens = kept;
-    std::sort(tokens.begin(), tokens.end(), rank);
-  }
-  if (settings.top_p < 1.0) {
-    const std::vector<double> p = softmax(tokens);
-    double mass = 0.0;
-    std::size_t kept = 0;
-    while (kept < tokens.size() && (kept == 0 || mass < settings.top_p)) mass += p[kept++];
-    tokens.resize(kept);
-  }
-  if (settings.min_p > 0.0) {
-    const std::vector<double> p = softmax(tokens);
-    std::size_t kept = 1;
-    while (kept < tokens.size() && p[kept] >= settings.min_p * p[0] * (1 - 1e-12)) ++kept;
-    tokens.resize(kept);
-  }
-  if (settings.temperature == 0.0) tokens.resize(1);
-  for (Expected& each : tokens) each.logit /= settings.temperature == 0.0 ? 1.0 : settings.temperature;
-  const std::vector<double> p = softmax(tokens);
-  std::vector<TokenProbability> result;
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    if (p[i] > 1e-300) result.push_back({tokens[i].token, p[i]});
-  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
-  return result;
 }
 
 void require_equal(std::span<const TokenProbability> actual, const std::vector<TokenProbability>& expected) {
@@ -225,88 +131,6 @@ TEST_CASE("sampler settings out of range are usage errors that name the setting"
   require_refused([](SamplerSettings& s) { s.presence_penalty = -HUGE_VAL; }, "presence_penalty");
   require_refused([](SamplerSettings& s) { s.frequency_penalty = NAN; }, "frequency_penalty");
   require_refused([](SamplerSettings& s) { s.frequency_penalty = HUGE_VAL; }, "frequency_penalty");
-}
-
-TEST_CASE("philox gives the words of its published test vectors") {
-  REQUIRE(philox4x32({0, 0, 0, 0}, {0, 0}) == PhiloxWords{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
-  REQUIRE(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}) ==
-          PhiloxWords{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
-  REQUIRE(philox4x32({0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}, {0xa4093822u, 0x299f31d0u}) ==
-          PhiloxWords{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u});
-}
-
-TEST_CASE("uniform numbers fill [0, 1) evenly and change with each bit of seed, sequence and position") {
-  double sum = 0.0;
-  std::vector<int> counts(64);
-  for (std::uint64_t position = 0; position < 64000; ++position) {
-    const double u = uniform_random(0, 0, position);
-    REQUIRE(u >= 0.0);
-    REQUIRE(u < 1.0);
-    sum += u;
-    ++counts[static_cast<std::size_t>(u * 64)];
-  }
-  REQUIRE(sum / 64000 == Approx(0.5).margin(0.006));
-  for (const int count : counts) REQUIRE(std::abs(count - 1000) < 200);
-  const double base = uniform_random(5, 6, 7);
-  for (int bit = 0; bit < 64; ++bit) {
-    const std::uint64_t flip = std::uint64_t{1} << bit;
-    REQUIRE(uniform_random(5 ^ flip, 6, 7) != base);
-    REQUIRE(uniform_random(5, 6 ^ flip, 7) != base);
-    REQUIRE(uniform_random(5, 6, 7 ^ flip) != base);
-  }
-  REQUIRE(uniform_random(5, 7, 6) != base);
-}
-
-TEST_CASE("exponential and logarithm in double are within 2 ulp of the C library") {
-  const double epsilon = std::numeric_limits<double>::epsilon();
-  for (std::uint64_t i = 0; i < 200000; ++i) {
-    const double u = uniform_random(1, 2, i);
-    const double x = (i % 2 == 0 ? -1.0 : -690.0) * u;
-    REQUIRE(std::abs(exp_nonpositive(x) / std::exp(x) - 1.0) <= 2 * epsilon);
-    const double y = i % 3 == 0 ? 0.5 + u : std::ldexp(0.5 + u, static_cast<int>(i % 2000) - 1000);
-    const double log_y = std::log(y);
-    REQUIRE(std::abs(log_positive(y) - log_y) <= 2 * epsilon * std::abs(log_y));
-  }
-  REQUIRE(exp_nonpositive(0.0) == 1.0);
-  REQUIRE(exp_nonpositive(-0.0) == 1.0);
-  REQUIRE(log_positive(1.0) == 0.0);
-  REQUIRE(exp_nonpositive(-HUGE_VAL) < 1e-300);
-  REQUIRE(exp_nonpositive(std::numeric_limits<double>::quiet_NaN()) < 1e-300);
-}
-
-TEST_CASE("the exponential of an array has the bits of the single one at every length") {
-  for (std::size_t count = 0; count < 70; ++count) {
-    std::vector<double> exponents(count);
-    for (std::size_t i = 0; i < count; ++i) exponents[i] = -800.0 * uniform_random(3, count, i);
-    std::vector<double> powers = exponents;
-    exp_nonpositive(powers);
-    for (std::size_t i = 0; i < count; ++i)
-      REQUIRE(powers[i] == (exponents[i] > kExpFloor ? exp_nonpositive(exponents[i]) : 0.0));
-  }
-  std::vector<double> special = {0.0, -HUGE_VAL, std::numeric_limits<double>::quiet_NaN(), kExpFloor};
-  exp_nonpositive(special);
-  REQUIRE(special == std::vector<double>{1.0, 0.0, 0.0, 0.0});
-}
-
-TEST_CASE("log probabilities equal a softmax in double and sum to one") {
-  for (const std::size_t count : {1u, 2u, 7u, 8u, 9u, 320u, 511u, 512u, 513u, 5000u}) {
-    const std::vector<float> logits = made_logits(count, count, 30.0);
-    double highest = *std::max_element(logits.begin(), logits.end());
-    double total = 0.0;
-    for (const float logit : logits) total += std::exp(logit - highest);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const double log_p = log_probability(logits, static_cast<std::int32_t>(i));
-      REQUIRE(log_p == Approx(logits[i] - highest - std::log(total)).margin(1e-12));
-      sum += std::exp(log_p);
-      if (i > 600) break;
-    }
-    if (count <= 513) REQUIRE(sum == Approx(1.0).epsilon(1e-12));
-  }
-  const std::vector<float> masked = {1.0f, -kInfinity, kNan, 1.0f};
-  REQUIRE(log_probability(masked, 0) == Approx(std::log(0.5)));
-  REQUIRE(log_probability(masked, 1) == -HUGE_VAL);
-  REQUIRE(log_probability(masked, 2) == -HUGE_VAL);
 }
 
 TEST_CASE("greedy takes the highest logit and the lowest token among equals") {

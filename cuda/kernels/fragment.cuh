@@ -52,14 +52,14 @@ struct Fragment {
     } else if constexpr (kFiveBits) {
       constexpr int kBit = 4 * kHalf + kBlock;
       const unsigned nibbles = kHalf == 0 ? word << 3 : word >> 1;
-      return ((nibbles & 0x78787878u) | ((high.x << (7 - kBit)) & 0x80808080u)) ^ kFlip;
+      return and_or(nibbles, 0x78787878u, and_xor(high.x << (7 - kBit), 0x80808080u, kFlip));
     } else if constexpr (kSixBits) {
       const unsigned nibbles = kHalf == 0 ? word << 2 : word >> 2;
       const unsigned bits = kHalf == 0 ? high.x : high.y;
       const unsigned placed = kBlock == 3 ? bits : bits << (6 - 2 * kBlock);
-      return ((nibbles & 0x3c3c3c3cu) | (placed & 0xc0c0c0c0u)) ^ kFlip;
+      return and_or(nibbles, 0x3c3c3c3cu, and_xor(placed, 0xc0c0c0c0u, kFlip));
     } else {
-      return ((kHalf == 0 ? word << 4 : word) & 0xf0f0f0f0u) ^ kFlip;
+      return and_xor(kHalf == 0 ? word << 4 : word, 0xf0f0f0f0u, kFlip);
     }
   }
 };

@@ -155,6 +155,23 @@ __device__ __forceinline__ const T* in_block(const T* own, int rank) {
   return reinterpret_cast<const T*>(address);
 }
 
+// ---- bits: one instruction each, which the compiler does not find where two of the three operands are constants
+// ---------
+
+// (word & mask) ^ flip
+__device__ __forceinline__ unsigned and_xor(unsigned word, unsigned mask, unsigned flip) {
+  unsigned result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(word), "r"(mask), "r"(flip));
+  return result;
+}
+
+// (word & mask) | more
+__device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigned more) {
+  unsigned result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(more));
+  return result;
+}
+
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float widen_half(std::uint16_t half) { return __half2float(__ushort_as_half(half)); }

@@ -16,6 +16,7 @@ inline constexpr int kOctetWidth = kOctetBlocks * kBlockWidth;
 // With a norm a thread keeps its values in registers between the two passes over them, so a row is at most this wide.
 inline constexpr int kRowThreads = 256;
 inline constexpr int kRowValues = 32;
+inline constexpr int kRowBatch = 4;  // reductions under way at once
 inline constexpr int kMaxNormWidth = kRowThreads * kRowValues;
 
 struct RowInput {
@@ -42,10 +43,14 @@ __device__ __forceinline__ void quantize_octets(const float (&values)[kRowValues
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   unsigned own_amax = 0;  // of the block in octet first + lane
 #pragma unroll
-  for (int k = 0; k < kRowValues; ++k) {
-    if (first + k >= octets) break;
-    const unsigned amax = warp_max(float_bits(values[k]) & 0x7fffffffu);
-    if (lane == k) own_amax = amax;
+  for (int batch = 0; batch < kRowValues; batch += kRowBatch) {
+    if (first + batch >= octets) break;
+    unsigned amax[kRowBatch];
+#pragma unroll
+    for (int k = 0; k < kRowBatch; ++k) amax[k] = warp_max(float_bits(values[batch + k]) & 0x7fffffffu);
+#pragma unroll
+    for (int k = 0; k < kRowBatch; ++k)
+      if (lane == batch + k) own_amax = amax[k];
   }
   const float scale = activation_scale(own_amax);
   const float own_inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
@@ -53,15 +58,23 @@ __device__ __forceinline__ void quantize_octets(const float (&values)[kRowValues
                          (warp * shared.columns + column) * kBlockWidth + lane / 4 % 4 * 8 + lane / 16 * 4 + lane % 4;
   int own_sum = 0;
 #pragma unroll
-  for (int k = 0; k < kRowValues; ++k) {
-    if (first + k >= octets) break;
-    const float inverse = __shfl_sync(kFullWarp, own_inverse, k);
-    const int quant = quantize_activation(values[k], inverse);
-    bytes[(first + k) * shared.columns * kOctetWidth] = static_cast<unsigned char>(quant);
-    if (shared.sums != nullptr) {
-      const int sum = warp_sum(quant);
-      if (lane == k) own_sum = sum;
-    }
+  for (int batch = 0; batch < kRowValues; batch += kRowBatch) {
+    if (first + batch >= octets) break;
+    int quants[kRowBatch];
+    int sums[kRowBatch];
+#pragma unroll
+    for (int k = 0; k < kRowBatch; ++k)
+      quants[k] = quantize_activation(values[batch + k], __shfl_sync(kFullWarp, own_inverse, batch + k));
+#pragma unroll
+    for (int k = 0; k < kRowBatch; ++k)
+      if (first + batch + k < octets)
+        bytes[(first + batch + k) * shared.columns * kOctetWidth] = static_cast<unsigned char>(quants[k]);
+    if (shared.sums == nullptr) continue;
+#pragma unroll
+    for (int k = 0; k < kRowBatch; ++k) sums[k] = warp_sum(quants[k]);
+#pragma unroll
+    for (int k = 0; k < kRowBatch; ++k)
+      if (lane == batch + k) own_sum = sums[k];
   }
   if (first + lane < octets) {
     const int place = ((first + lane) * kOctetBlocks + warp) * shared.columns + column;
@@ -98,10 +111,7 @@ __device__ __forceinline__ void prepare_row(const RowInput& input, const RowShar
   load_octets(input.values, input.cols, 0, values);
   float partial = 0.0f;
 #pragma unroll
-  for (int k = 0; k < kRowValues; ++k) {
-    if (k >= octets) break;
-    partial = exact_fma(values[k], values[k], partial);
-  }
+  for (int k = 0; k < kRowValues; ++k) partial = exact_fma(values[k], values[k], partial);  // zeros behind the row
   shared.reduce[threadIdx.x] = partial;
   named_barrier<kBarrier, kRowThreads>();
   float partials[8];
