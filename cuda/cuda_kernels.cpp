@@ -25,13 +25,16 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   if (traits_.compute_capability < 90) return;
   prepare_matmul_row(traits_);
   prepare_matmul_rows(traits_);
+  prepare_matmul_tiles(traits_);
   count_clusters(&traits_);
   prepare_attention_decode(traits_);
 }
 
 std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
-  return std::max(PreparedInput::bytes(limits.row_count, limits.input_width),
-                  attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions));
+  return std::max(
+      {PreparedInput::bytes(limits.row_count, limits.input_width),
+       tile_input_bytes(limits.row_count, limits.input_width),
+       attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions)});
 }
 
 void CudaKernels::embed(Stream& stream, const EmbedArgs& args) {
@@ -47,6 +50,7 @@ void CudaKernels::matmul(Stream& stream, const MatmulArgs& args) {
   const LaunchTarget target = target_of(stream, traits_);
   if (matmul_row_serves(traits_, args)) return launch_matmul_row(target, args);
   if (matmul_rows_serves(traits_, args)) return launch_matmul_rows(target, args);
+  if (matmul_tiles_serves(traits_, args)) return launch_matmul_tiles(target, args);
   const PreparedInput prepared = PreparedInput::in_scratch(args.scratch, args.row_count, args.outputs[0].matrix.cols);
   launch_prepare_input(target, args, prepared);
   launch_matmul_plain(target, args, prepared);

@@ -84,6 +84,14 @@ void prepare_matmul_rows(const DeviceTraits& traits);
 void count_clusters(DeviceTraits* traits);  // after prepare
 void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
 
+// The same with any number of rows: the input is prepared in scratch first.
+struct TileInput;
+TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args);
+std::size_t tile_input_bytes(int row_count, int cols);
+bool matmul_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args);
+void prepare_matmul_tiles(const DeviceTraits& traits);
+void launch_matmul_tiles(const LaunchTarget& target, const MatmulArgs& args);
+
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
 void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args);
 void launch_gate(const LaunchTarget& target, const GateArgs& args);

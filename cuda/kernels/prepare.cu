@@ -5,6 +5,7 @@
 // Twin     engine/host, the same operations in the same order (engine/README.md, "Quantised activations").
 #include <algorithm>
 
+#include "cuda/kernels/tile_input.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/launch.h"
 #include "engine/packed_layout.h"
@@ -54,6 +55,43 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The same into panels (tile_input.cuh): a block a row, a warp a block of 32.
+__global__ void __launch_bounds__(kThreads)
+    prepare_tiles_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
+                         TileInput prepared) {
+  __shared__ float shared[kThreads];
+  start_in_order();
+  const int row = static_cast<int>(blockIdx.x);
+  const int m = row % kPanelRows;
+  const float* x = input + static_cast<std::int64_t>(row) * input_stride;
+  float inverse = 1.0f;
+  if (norm_weight != nullptr) inverse = block_inverse_rms(x, cols, epsilon, shared);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  for (int block = static_cast<int>(threadIdx.x) / kWarpLanes; block < prepared.tile_count * kTileBlocks;
+       block += kThreads / kWarpLanes) {
+    const int column = block * kBlockWidth + lane;
+    float value = 0.0f;
+    if (column < cols) {
+      value = x[column];
+      if (norm_weight != nullptr) value = (value * inverse) * norm_weight[column];
+    }
+    const float scale = activation_scale(warp_max(float_bits(value) & 0x7fffffffu));
+    const int quant = quantize_activation(value, scale > 0.0f ? 1.0f / scale : 0.0f);
+    const int sum = warp_sum(quant);
+    unsigned word = static_cast<unsigned>(quant) & 0xffu;  // four lanes' bytes in the first of them
+    word |= __shfl_down_sync(kFullWarp, word, 1) << 8;
+    word |= __shfl_down_sync(kFullWarp, word, 2) << 16;
+    const std::int64_t tile = static_cast<std::int64_t>(row / kPanelRows) * prepared.tile_count + block / kTileBlocks;
+    unsigned char* quants = prepared.quants + tile * kPanelTileBytes + panel_quant_offset(block % kTileBlocks, m);
+    if (lane % 4 == 0) *reinterpret_cast<unsigned*>(quants + lane / 4 % 4 * 16 + lane / 16 * 4) = word;
+    if (lane == 0) {
+      const std::int64_t place = tile * kPanelTileScales + panel_scale_index(block % kTileBlocks, m);
+      prepared.scales[place] = scale;
+      prepared.sums[place] = scale * static_cast<float>(sum);
+    }
+  }
+}
+
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
@@ -88,6 +126,30 @@ void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, co
   launch_kernel("prepare_kernel", prepare_kernel, {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
                 reinterpret_cast<const float*>(args.input.address()), args.input_stride, args.outputs[0].matrix.cols,
                 reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, prepared);
+}
+
+std::size_t tile_input_bytes(int row_count, int cols) {
+  const std::size_t panels = static_cast<std::size_t>((std::max(row_count, 0) + kPanelRows - 1) / kPanelRows);
+  const std::size_t tiles = panels * static_cast<std::size_t>(padded_width(cols) / kTileWidth);
+  return aligned(tiles * kPanelTileBytes) + 2 * aligned(tiles * kPanelTileScales * sizeof(float));
+}
+
+TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args) {
+  const int cols = args.outputs[0].matrix.cols;
+  TileInput prepared = {};
+  prepared.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
+  const std::size_t panels = static_cast<std::size_t>((args.row_count + kPanelRows - 1) / kPanelRows);
+  const std::size_t tiles = panels * static_cast<std::size_t>(prepared.tile_count);
+  const std::uint64_t begin = args.scratch.address();
+  const std::uint64_t scales = begin + aligned(tiles * kPanelTileBytes);
+  prepared.quants = reinterpret_cast<unsigned char*>(begin);
+  prepared.scales = reinterpret_cast<float*>(scales);
+  prepared.sums = reinterpret_cast<float*>(scales + aligned(tiles * kPanelTileScales * sizeof(float)));
+  launch_kernel("prepare_tiles_kernel", prepare_tiles_kernel,
+                {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
+                reinterpret_cast<const float*>(args.input.address()), args.input_stride, cols,
+                reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, prepared);
+  return prepared;
 }
 
 }  // namespace genai::cuda

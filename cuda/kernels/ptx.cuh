@@ -95,6 +95,15 @@ __device__ __forceinline__ std::uint64_t read_once_policy() {
   return policy;
 }
 
+// What many blocks read at about the same time should stay in the cache.
+__device__ __forceinline__ std::uint64_t read_often_policy() {
+  std::uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
 // Addresses and size are multiples of 16; the bytes count towards `barrier`.
 __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, SharedBarrier* barrier,
                                           std::uint64_t policy) {
