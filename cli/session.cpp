@@ -127,7 +127,7 @@ void Session::require_fits(std::span<const std::int32_t> prompt) const {
 ModelOptions Session::open_device_and_choose() {
   opened_ = open_device(options_.placement.device);
   if (!opened_.fallback_reason.empty())
-    warnings_.push_back(fmt::format("no CUDA device: running on the host ({})", opened_.fallback_reason));
+    warnings_.push_back(fmt::format("running on the host: {}", opened_.fallback_reason));
   Device& device = *opened_.device;
   budget_bytes_ = budget_on(device, device.memory().info(), options_.placement.budget);
   ModelOptions model_options;
@@ -136,6 +136,7 @@ ModelOptions Session::open_device_and_choose() {
   model_options.cache_type = options_.placement.cache_type;
   model_options.budget_bytes = budget_bytes_;
   model_options.offload = options_.placement.offload;
+  model_options.has_host_lane = opened_.backend == Backend::host;
   model_options.forced_cold = options_.placement.cold;
   model_options.host_available_bytes = opened_.host_available_bytes;
   model_options.load_threads = opened_.threads;

@@ -20,6 +20,7 @@ class CudaDevice final : public Device {
         memory_(driver, traits.ordinal, captures_),
         kernels_(traits) {}
 
+  const DeviceTraits& traits() const { return kernels_.traits(); }
   std::string name() const override { return name_; }
   VirtualMemory& memory() override { return memory_; }
   Kernels& kernels() override { return kernels_; }
@@ -87,7 +88,9 @@ OpenedDevice open_cuda_device(int ordinal) {
 
   cudaDeviceProp properties = {};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, ordinal));
-  opened.device = std::make_unique<CudaDevice>(*driver.api, traits, properties.name);
+  auto device = std::make_unique<CudaDevice>(*driver.api, traits, properties.name);
+  traits = device->traits();
+  opened.device = std::move(device);
   return opened;
 }
 

@@ -35,4 +35,9 @@ struct OpenedDevice {
 // Throws DeviceError only when a device is there and fails. Objects that the device hands out must not outlive it.
 OpenedDevice open_cuda_device(int ordinal);
 
+// What the device reads from [begin, begin + bytes) of its memory, in 10^9 bytes a second: the median of five passes.
+// Take several times the cache (traits.l2_bytes). `stream` is one of the device's; blocks until done.
+double measure_read_gbps(Stream& stream, const DeviceTraits& traits, DevicePtr<const std::byte> begin,
+                         std::size_t bytes);
+
 }  // namespace genai::cuda

@@ -9,6 +9,8 @@ namespace genai::cuda {
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(const DeviceTraits& traits);
+  // What the constructor was given, completed by what only kernels tell.
+  const DeviceTraits& traits() const { return traits_; }
   std::size_t scratch_bytes(const ScratchLimits& limits) const override;
   void embed(Stream& stream, const EmbedArgs& args) override;
   void matmul(Stream& stream, const MatmulArgs& args) override;

@@ -34,10 +34,8 @@ done
 if [[ "${1:-}" == --fix ]]; then
   "$formatter" -i "${sources[@]}"
 fi
-bad=()
-for file in "${sources[@]}"; do
-  "$formatter" --dry-run -Werror "$file" >/dev/null 2>&1 || bad+=("$file")
-done
+mapfile -t bad < <(printf '%s\0' "${sources[@]}" |
+  xargs -0 -n 16 -P "$(nproc)" "$formatter" --dry-run -Werror 2>&1 | sed -nE 's/^(.*):[0-9]+:[0-9]+: error: .*/\1/p' | sort -u)
 if ((${#bad[@]})); then
   printf '  %s\n' "${bad[@]}" >&2
   die "${#bad[@]} of ${#sources[@]} sources are not formatted: run scripts/check_format.sh --fix"

@@ -127,7 +127,7 @@ TEST_CASE("cli: the report has every field with its type, and none that was not 
 
   CHECK_FALSE(report.contains("budget_bytes"));
   CHECK_FALSE(report.contains("fallback_reason"));
-  CHECK_FALSE(report.contains("htod_bytes"));
+  CHECK_FALSE(report.contains("hbm_gbps"));
   // One token has no time between tokens; no token has no time at all.
   const Json one = Json::parse(letters().run({"-p", "a", "-n", "1"}).err);
   CHECK_FALSE(one.contains("inter_token_ms"));

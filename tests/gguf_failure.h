@@ -1,12 +1,9 @@
-// gguf_failure.h - for tests that open GGUF files: what opening throws, a small good file to spoil, a folder to use.
+// gguf_failure.h - for tests that open GGUF files: what opening throws, a small good file to spoil.
 #pragma once
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +11,7 @@
 #include "engine/model/gguf_file.h"
 #include "tests/catch.h"
 #include "tests/gguf_writer.h"
+#include "tests/temporary_folder.h"
 
 namespace genai::test {
 
@@ -51,24 +49,6 @@ inline void check_failure(const Failure& failure, std::uint64_t offset, const st
   CHECK(failure.says("expected " + expected));
   CHECK(failure.says("found " + found));
 }
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "genai-gguf-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline constexpr std::uint32_t kF32 = 0;
 inline constexpr std::uint32_t kQ8 = 8;

@@ -178,7 +178,7 @@ TEST_CASE("gguf paths that are no file are refused at once", "[gguf]") {
   CHECK(failure(folder / "empty.gguf").says("is empty"));
   REQUIRE(::mkfifo((folder / "fifo.gguf").c_str(), 0600) == 0);
   CHECK(failure(folder / "fifo.gguf").says("is a FIFO"));
-  CHECK(failure(folder / "empty.gguf" / "below").says("cannot be opened"));
+  CHECK(failure(folder / "empty.gguf/below").says("cannot be opened"));
   CHECK(failure(folder / std::string(5000, 'x')).says("cannot be opened"));
 }
 
@@ -233,7 +233,7 @@ TEST_CASE("gguf split set opens from its first part with the tensors of all", "[
   REQUIRE(file.tensors().size() == 3);
   CHECK(file.part_paths().size() == 3);
   const TensorInfo& last = file.require_tensor("tensor.2");
-  CHECK(last.file == (folder / "m-00003-of-00003.gguf").string());
+  CHECK(last.file == folder / "m-00003-of-00003.gguf");
   float value;
   std::memcpy(&value, last.data + 4, sizeof value);
   CHECK(value == 2.0f);

@@ -46,6 +46,7 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.granule_bytes = granule_bytes;
   request.budget_bytes = options.budget_bytes ? options.budget_bytes : device.memory().info().free_bytes;
   request.mode = options.offload;
+  request.has_host_lane = options.has_host_lane;
   request.speeds = options.lane_speeds;
   request.forced_cold = options.forced_cold;
   return request;

@@ -29,6 +29,7 @@ struct ModelOptions {
   std::optional<std::uint64_t> budget_bytes;  // hard cap of committed device bytes; nothing: what the device has free
   OffloadMode offload = OffloadMode::automatic;
   LaneSpeeds lane_speeds;
+  bool has_host_lane = true;                          // host cores can compute rows for the device
   std::vector<std::string> forced_cold;               // parts of names of matrices that must not be resident
   std::optional<std::uint64_t> host_available_bytes;  // for cold weights; nothing: not checked
   int load_threads = 1;

@@ -18,35 +18,44 @@ namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 
+FileMatrix file_matrix(const TensorInfo& tensor) {
+  const std::int64_t rows = tensor.shape.size() > 1 ? static_cast<std::int64_t>(tensor.shape[1]) : 1;
+  return {.data = tensor.data, .dtype = tensor.dtype, .rows = rows, .cols = static_cast<std::int64_t>(tensor.shape[0])};
+}
+
+// The tensors behind a placed one, looked up once.
+struct Sources {
+  const TensorInfo* first;
+  const TensorInfo* second;  // null: not interleaved
+};
+
 // A run of strips of one matrix, or one whole vector (strip_count == 0), and where it goes.
 struct Piece {
-  const PlacedTensor* placed;
+  Sources sources;
   std::int64_t first_strip;
   std::int64_t strip_count;
   DevicePtr<std::byte> destination;
   std::int64_t size_bytes;
 };
 
-FileMatrix file_matrix(const TensorInfo& tensor) {
-  const std::int64_t rows = tensor.shape.size() > 1 ? static_cast<std::int64_t>(tensor.shape[1]) : 1;
-  return {.data = tensor.data, .dtype = tensor.dtype, .rows = rows, .cols = static_cast<std::int64_t>(tensor.shape[0])};
-}
-
-PackSource pack_source(const PlacedTensor& placed) {
-  PackSource source{.first = file_matrix(*placed.tensor), .second = std::nullopt};
-  if (placed.interleaved != nullptr) source.second = file_matrix(*placed.interleaved);
+PackSource pack_source(const Sources& sources) {
+  PackSource source{.first = file_matrix(*sources.first), .second = std::nullopt};
+  if (sources.second != nullptr) source.second = file_matrix(*sources.second);
   return source;
 }
 
-std::vector<Piece> cut(const WeightMap& map, DevicePtr<std::byte> resident_base, DevicePtr<std::byte> cold_base) {
+std::vector<Piece> cut(const WeightMap& map, const TensorFile& file, DevicePtr<std::byte> resident_base,
+                       DevicePtr<std::byte> cold_base) {
   std::vector<Piece> pieces;
   for (const PlacedTensor& placed : map.tensors) {
+    const Sources sources{&file.require_tensor(placed.name),
+                          placed.interleaved_name.empty() ? nullptr : &file.require_tensor(placed.interleaved_name)};
     if (!placed.packed) {
-      pieces.push_back({&placed, 0, 0, weight_address(placed, Lane::resident, resident_base),
+      pieces.push_back({sources, 0, 0, weight_address(placed, Lane::resident, resident_base),
                         static_cast<std::int64_t>(placed.size_bytes)});
       continue;
     }
-    const std::int64_t one_strip = strip_bytes(placed.tensor->dtype, placed.cols);
+    const std::int64_t one_strip = strip_bytes(placed.dtype, placed.cols);
     const std::int64_t at_once = std::max<std::int64_t>(1, kPieceBytes / one_strip);
     for (const Lane lane : {Lane::resident, Lane::ring, Lane::zero_copy, Lane::host}) {
       const DevicePtr<std::byte> begin =
@@ -54,7 +63,7 @@ std::vector<Piece> cut(const WeightMap& map, DevicePtr<std::byte> resident_base,
       const std::int64_t first = placed.plan.first_strip(lane);
       for (std::int64_t done = 0; done < placed.plan.of(lane); done += at_once) {
         const std::int64_t count = std::min(at_once, placed.plan.of(lane) - done);
-        pieces.push_back({&placed, first + done, count, begin.byte_offset(done * one_strip), count * one_strip});
+        pieces.push_back({sources, first + done, count, begin.byte_offset(done * one_strip), count * one_strip});
       }
     }
   }
@@ -63,9 +72,9 @@ std::vector<Piece> cut(const WeightMap& map, DevicePtr<std::byte> resident_base,
 
 void fill(const Piece& piece, std::byte* destination) {
   if (piece.strip_count > 0) {
-    pack_strips(pack_source(*piece.placed), piece.first_strip, piece.strip_count, destination);
+    pack_strips(pack_source(piece.sources), piece.first_strip, piece.strip_count, destination);
   } else {
-    widen_row(file_matrix(*piece.placed->tensor), 0, reinterpret_cast<float*>(destination));
+    widen_row(file_matrix(*piece.sources.first), 0, reinterpret_cast<float*>(destination));
   }
 }
 
@@ -81,9 +90,9 @@ void drop_source(const Piece& piece, const TensorFile& file) {
   };
   const std::int64_t first_row = piece.first_strip * kStripRows;
   const std::int64_t row_count = std::max<std::int64_t>(1, piece.strip_count * kStripRows);
-  if (piece.placed->interleaved == nullptr) return drop(*piece.placed->tensor, first_row, row_count);
-  drop(*piece.placed->tensor, first_row / 2, row_count / 2);
-  drop(*piece.placed->interleaved, first_row / 2, row_count / 2);
+  if (piece.sources.second == nullptr) return drop(*piece.sources.first, first_row, row_count);
+  drop(*piece.sources.first, first_row / 2, row_count / 2);
+  drop(*piece.sources.second, first_row / 2, row_count / 2);
 }
 
 // Two page-locked slots of one worker: one is filled while the other travels.
@@ -121,7 +130,7 @@ void load_weights(const WeightMap& map, const TensorFile& file, Device& device, 
                   const LoadProgress& progress) {
   resident.commit(0, map.resident_bytes);
   cold.commit(0, map.cold_bytes);
-  const std::vector<Piece> pieces = cut(map, resident.base(), cold.base());
+  const std::vector<Piece> pieces = cut(map, file, resident.base(), cold.base());
   const bool through_staging = arena.memory().host_view(resident.base()) == nullptr;
 
   std::int64_t slot_bytes = 0;

@@ -35,13 +35,20 @@ class MapBuilder {
     if (!is_float(tensor->dtype))
       throw ModelFileError(file_.path(), fmt::format("tensor '{}' has type {}, but a vector must be F32, F16 or BF16",
                                                      name, tensor->type_name));
-    place({.tensor = tensor, .rows = 1, .cols = width}, width * static_cast<std::int64_t>(sizeof(float)));
+    place({.name = name, .interleaved_name = {}, .dtype = tensor->dtype, .rows = 1, .cols = width},
+          width * static_cast<std::int64_t>(sizeof(float)));
   }
 
   void matrix(const std::string& name, std::int64_t rows, std::int64_t cols, bool read_every_pass = true) {
     const TensorInfo& tensor = *find(name, true);
     check_shape(tensor, {static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows)});
-    place({.tensor = &tensor, .packed = true, .read_every_pass = read_every_pass, .rows = rows, .cols = cols},
+    place({.name = name,
+           .interleaved_name = {},
+           .dtype = tensor.dtype,
+           .packed = true,
+           .read_every_pass = read_every_pass,
+           .rows = rows,
+           .cols = cols},
           packed_bytes(tensor.dtype, rows, cols));
   }
 
@@ -57,7 +64,12 @@ class MapBuilder {
     const std::vector<std::uint64_t> shape{static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows)};
     check_shape(gate, shape);
     check_shape(up, shape);
-    place({.tensor = &gate, .interleaved = &up, .packed = true, .rows = 2 * rows, .cols = cols},
+    place({.name = gate_name,
+           .interleaved_name = up_name,
+           .dtype = gate.dtype,
+           .packed = true,
+           .rows = 2 * rows,
+           .cols = cols},
           packed_bytes(gate.dtype, 2 * rows, cols));
   }
 
@@ -109,8 +121,7 @@ class MapBuilder {
 
 const PlacedTensor* WeightMap::find(const std::string& tensor_name) const {
   const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const PlacedTensor& placed) {
-    return placed.tensor->name == tensor_name ||
-           (placed.interleaved != nullptr && placed.interleaved->name == tensor_name);
+    return placed.name == tensor_name || placed.interleaved_name == tensor_name;
   });
   return found == tensors.end() ? nullptr : &*found;
 }
@@ -152,7 +163,7 @@ WeightMap map_weights(const ModelConfig& config, const TensorFile& file) {
 
 bool has_separate_gate(const WeightMap& map) {
   return std::any_of(map.tensors.begin(), map.tensors.end(), [](const PlacedTensor& placed) {
-    return placed.tensor->name.ends_with("ffn_gate.weight") && placed.interleaved == nullptr;
+    return placed.name.ends_with("ffn_gate.weight") && placed.interleaved_name.empty();
   });
 }
 
@@ -160,12 +171,12 @@ std::vector<MatrixSize> matrix_sizes(const WeightMap& map) {
   std::vector<MatrixSize> sizes;
   for (const PlacedTensor& placed : map.tensors) {
     if (!placed.packed) continue;
-    sizes.push_back({.name = placed.tensor->name,
+    sizes.push_back({.name = placed.name,
                      .strips = strip_count(placed.rows),
-                     .strip_bytes = strip_bytes(placed.tensor->dtype, placed.cols),
+                     .strip_bytes = strip_bytes(placed.dtype, placed.cols),
                      .read_every_pass = placed.read_every_pass,
                      .may_be_cold = true,
-                     .one_cold_lane = placed.tensor->name == "token_embd.weight"});
+                     .one_cold_lane = placed.name == "token_embd.weight"});
   }
   return sizes;
 }
@@ -178,7 +189,7 @@ class ChunkCutter {
   ChunkCutter(WeightMap& map, std::uint64_t slot_bytes) : map_(map), slot_bytes_(slot_bytes) {}
 
   void add(PlacedTensor& placed) {
-    const auto one_strip = static_cast<std::uint64_t>(strip_bytes(placed.tensor->dtype, placed.cols));
+    const auto one_strip = static_cast<std::uint64_t>(strip_bytes(placed.dtype, placed.cols));
     std::int64_t strip = placed.plan.first_strip(Lane::ring);
     const std::int64_t end = strip + placed.plan.of(Lane::ring);
     placed.offset_bytes[static_cast<int>(Lane::ring)] = offset_;
@@ -233,8 +244,7 @@ void place_weights(WeightMap& map, const ResidencyPlan& plan) {
     std::uint64_t size_bytes = placed.size_bytes;
     if (placed.packed) {
       placed.plan = plan.matrices.at(next_matrix++);
-      size_bytes =
-          static_cast<std::uint64_t>(placed.plan.of(Lane::resident) * strip_bytes(placed.tensor->dtype, placed.cols));
+      size_bytes = static_cast<std::uint64_t>(placed.plan.of(Lane::resident) * strip_bytes(placed.dtype, placed.cols));
     }
     placed.offset_bytes[static_cast<int>(Lane::resident)] = resident;
     resident += aligned(size_bytes);
@@ -260,8 +270,7 @@ void place_weights(WeightMap& map, const ResidencyPlan& plan) {
     for (const Lane lane : {Lane::zero_copy, Lane::host}) {
       if (!placed.packed || placed.plan.of(lane) == 0) continue;
       placed.offset_bytes[static_cast<int>(lane)] = cold;
-      cold +=
-          aligned(static_cast<std::uint64_t>(placed.plan.of(lane) * strip_bytes(placed.tensor->dtype, placed.cols)));
+      cold += aligned(static_cast<std::uint64_t>(placed.plan.of(lane) * strip_bytes(placed.dtype, placed.cols)));
     }
   }
   map.cold_bytes = cold;
@@ -271,8 +280,8 @@ ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, Devic
                           DevicePtr<std::byte> cold_base) {
   std::unordered_map<std::string_view, const PlacedTensor*> by_name;
   for (const PlacedTensor& placed : map.tensors) {
-    by_name[placed.tensor->name] = &placed;
-    if (placed.interleaved != nullptr) by_name[placed.interleaved->name] = &placed;
+    by_name[placed.name] = &placed;
+    if (!placed.interleaved_name.empty()) by_name[placed.interleaved_name] = &placed;
   }
   const auto find = [&](const std::string& name) -> const PlacedTensor* {
     const auto found = by_name.find(name);
@@ -286,7 +295,7 @@ ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, Devic
   const auto matrix = [&](const std::string& name) -> SplitMatrix {
     const PlacedTensor* placed = find(name);
     if (placed == nullptr) return {};
-    SplitMatrix split{.dtype = placed->tensor->dtype,
+    SplitMatrix split{.dtype = placed->dtype,
                       .rows = static_cast<std::int32_t>(placed->rows),
                       .cols = static_cast<std::int32_t>(placed->cols),
                       .parts = {},
@@ -327,7 +336,7 @@ ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, Devic
     layer.v = matrix(name("attn_v.weight"));
     layer.output = matrix(name("attn_output.weight"));
     layer.down = matrix(name("ffn_down.weight"));
-    if (find(name("ffn_gate.weight"))->interleaved != nullptr) {
+    if (!find(name("ffn_gate.weight"))->interleaved_name.empty()) {
       layer.gate_up = matrix(name("ffn_gate.weight"));
     } else {
       layer.gate = matrix(name("ffn_gate.weight"));

@@ -36,13 +36,14 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 };
 
-// One tensor (or two, interleaved row by row) and its places.
+// One tensor (or two, interleaved row by row) and its places. Names, not pointers: the map outlives the file.
 struct PlacedTensor {
-  const TensorInfo* tensor = nullptr;
-  const TensorInfo* interleaved = nullptr;  // the `up` whose rows alternate with those of `tensor`, a gate
-  bool packed = false;                      // a matrix in tiles; else a vector of f32
-  bool read_every_pass = true;              // false: an embedding that is not the output matrix too
-  std::int64_t rows = 0;                    // of the placed matrix; 1 for a vector
+  std::string name;
+  std::string interleaved_name;  // of the `up` whose rows alternate with those of `name`, a gate; empty: none
+  DType dtype = DType::F32;      // in the file; of both
+  bool packed = false;           // a matrix in tiles; else a vector of f32
+  bool read_every_pass = true;   // false: an embedding that is not the output matrix too
+  std::int64_t rows = 0;         // of the placed matrix; 1 for a vector
   std::int64_t cols = 0;
   std::uint64_t size_bytes = 0;
   // Set by place_weights. Offsets count from the base of the lane's range: device memory for Lane::resident (all of a

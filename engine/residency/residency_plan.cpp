@@ -124,6 +124,8 @@ class Planner {
 
 bool uses_ring(OffloadMode mode) { return mode == OffloadMode::stream || mode == OffloadMode::split; }
 
+bool uses_host(OffloadMode mode) { return mode == OffloadMode::host || mode == OffloadMode::split; }
+
 // Of the cold rows, how many belong into the ring.
 double ring_share(OffloadMode mode, const LaneSpeeds& speeds) {
   switch (mode) {
@@ -233,6 +235,7 @@ ResidencyPlan best_cold(const PlanRequest& request, const Planner& planner) {
   for (const OffloadMode mode : kColdModes) {
     // Without measured speeds there is nothing to choose by: copies ahead of use are the safe lane.
     if (request.speeds.resident <= 0.0 && best) break;
+    if (uses_host(mode) && !request.has_host_lane) continue;
     std::optional<ResidencyPlan> plan = plan_cold(request, planner, mode);
     if (plan && (!best || plan->pass_seconds < best->pass_seconds)) best = std::move(plan);
   }
@@ -259,6 +262,10 @@ std::int64_t MatrixPlan::first_strip(Lane lane) const {
 }
 
 ResidencyPlan make_residency_plan(const PlanRequest& request) {
+  if (uses_host(request.mode) && !request.has_host_lane)
+    throw UsageError(fmt::format("offload mode {} needs host cores that compute rows, and this device has no such lane",
+                                 offload_mode_name(request.mode)),
+                     "use --weight-offload stream, zerocopy or auto");
   const Planner planner(request);
   const std::vector<std::int64_t> everything = planner.all_strips();
   const std::uint64_t whole = planner.committed(everything, false);

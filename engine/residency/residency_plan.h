@@ -61,6 +61,7 @@ struct PlanRequest {
   std::uint64_t granule_bytes = 1;
   std::optional<std::uint64_t> budget_bytes;  // nothing: no limit
   OffloadMode mode = OffloadMode::automatic;
+  bool has_host_lane = true;  // host cores can compute rows for this device
   LaneSpeeds speeds;
   // Strips that must be cold whatever the budget (for tests): matrices whose name contains one of these.
   std::vector<std::string> forced_cold;

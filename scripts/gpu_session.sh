@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# gpu_session.sh - builds the CUDA backend and its tests on a machine with a GPU, runs them, measures, and leaves logs and
+# JSON lines under $OUT. Needs nvcc 13, g++, Catch2 and fmt; none of the other packages. Every step has a time limit and
+# a line in $OUT/session.log; a step that fails or hangs does not stop the next.
+#
+#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large bench bench-more sanitize   (default: all but the last)
+set -u
+cd "$(dirname "$0")/.."
+OUT=${OUT:-/tmp/genai_gpu_out}
+BUILD=${GENAI_GPU_BUILD:-/tmp/genai_gpu_build}
+JOBS=$(nproc)
+mkdir -p "$OUT" "$BUILD"
+export PATH="$PATH:/usr/local/cuda/bin"
+STEPS=("$@")
+[ ${#STEPS[@]} -eq 0 ] && STEPS=(contract kernels large bench bench-more)
+SESSION="$OUT/session.log"
+START=$(date +%s)
+
+say() { echo "[$(( $(date +%s) - START )) s] $*" | tee -a "$SESSION"; }
+
+# run NAME SECONDS LOG COMMAND...
+run() {
+  local name=$1 seconds=$2 log=$3
+  shift 3
+  local begin status
+  begin=$(date +%s)
+  echo "== $name: $*" >> "$log"
+  timeout -k 5 "$seconds" "$@" >> "$log" 2>&1
+  status=$?
+  case $status in
+    0) say "ok    $name ($(( $(date +%s) - begin )) s)" ;;
+    124 | 137) say "HUNG  $name (stopped after $seconds s)" ;;
+    *) say "FAIL  $name (exit $status, $(( $(date +%s) - begin )) s): $(grep -aE 'FAILED|error|Error|due to' "$log" | tail -3 | tr '\n' ' ' | cut -c1-400)" ;;
+  esac
+  return $status
+}
+
+wants() {
+  local step
+  for step in "${STEPS[@]}"; do [ "$step" = "$1" ] && return 0; done
+  return 1
+}
+
+# ---- build ----------------------------------------------------------------------------------------------------------
+ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -d '. ')
+ARCH=${ARCH:-90}
+nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem --format=csv,noheader 2>&1 | tee -a "$SESSION"
+say "building for sm_$ARCH on $JOBS cores"
+HOST_FLAGS="-std=c++20 -O2 -ffp-contract=off -I. -DFMT_HEADER_ONLY=1 -I/usr/local/cuda/include"
+CUDA_FLAGS="-std=c++20 -O3 -arch=sm_$ARCH -fmad=false --expt-relaxed-constexpr -lineinfo -I."
+HOST_SOURCES=$(ls engine/host/*.cpp engine/model/pack.cpp cuda/*.cpp)
+TEST_SOURCES="tests/main_cuda.cpp tests/device_contract_cuda_test.cpp tests/kernels_cuda_test.cpp"
+{
+  for f in cuda/kernels/*.cu; do echo "nvcc $CUDA_FLAGS -c $f -o $BUILD/$(basename "$f").o"; done
+  for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
+    extra=""
+    case $f in
+      *avx512*) extra="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c" ;;
+      *avx2*) extra="-mavx2 -mfma -mf16c" ;;
+    esac
+    echo "g++ $HOST_FLAGS $extra -c $f -o $BUILD/$(basename "$f").o"
+  done
+} > "$BUILD/commands"
+rm -f "$BUILD"/*.o
+xargs -P "$JOBS" -I{} sh -c '{ {} || echo "BUILD FAILED: {}"; } 2>&1' < "$BUILD/commands" > "$OUT/build.log"
+if grep -q "BUILD FAILED" "$OUT/build.log"; then
+  say "FAIL  build: $(grep -E 'error' "$OUT/build.log" | head -5 | cut -c1-300)"
+  exit 1
+fi
+CATCH=""
+if [ -n "$(find /usr/include /usr/local/include -name catch_all.hpp 2> /dev/null | head -1)" ]; then
+  CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
+fi
+LIBRARY_OBJECTS=$(for f in cuda/kernels/*.cu $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+# shellcheck disable=SC2086
+{
+  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
+  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_bench" "$BUILD/cuda_bench.cpp.o" $LIBRARY_OBJECTS -lpthread -ldl
+} >> "$OUT/build.log" 2>&1 || { say "FAIL  link: $(tail -3 "$OUT/build.log" | cut -c1-300)"; exit 1; }
+say "built"
+
+# ---- tests ----------------------------------------------------------------------------------------------------------
+TESTS="$BUILD/cuda_tests"
+if wants contract; then
+  run "device contract" 90 "$OUT/contract.log" "$TESTS" "[device_contract],[cuda_device]"
+fi
+if wants kernels; then
+  for tag in "[embed]" "[elementwise]" "[rotate]" "[argmax]" "[graph]" "[matmul]~[large]" "[attention]~[large]"; do
+    run "kernels $tag" 120 "$OUT/kernels.log" "$TESTS" "$tag"
+  done
+fi
+if wants large; then
+  for tag in "[attention][large]" "[matmul][large]"; do
+    run "kernels $tag" 120 "$OUT/kernels.log" "$TESTS" "$tag"
+  done
+fi
+
+# ---- speed ----------------------------------------------------------------------------------------------------------
+if wants bench; then
+  run "bench 14b Q4_0" 120 "$OUT/bench_14b_q4_0.jsonl" "$BUILD/cuda_bench" --model 14b --type Q4_0
+fi
+if wants bench-more; then
+  run "bench 14b Q4_K_M" 90 "$OUT/bench_more.jsonl" "$BUILD/cuda_bench" --model 14b --type Q4_K_M --contexts 1024 --rows 1,4,8
+  run "bench 7b Q4_0" 60 "$OUT/bench_more.jsonl" "$BUILD/cuda_bench" --model 7b --type Q4_0 --contexts 1024 --rows 1,8 --skip-parts
+  run "bench 0.5b Q4_0" 60 "$OUT/bench_more.jsonl" "$BUILD/cuda_bench" --model 0.5b --type Q4_0 --contexts 1024 --rows 1,8
+fi
+
+# ---- checks ---------------------------------------------------------------------------------------------------------
+if wants sanitize; then
+  for tool in memcheck racecheck initcheck; do
+    run "$tool" 150 "$OUT/sanitize.log" compute-sanitizer --tool "$tool" --error-exitcode 3 "$TESTS" \
+      "[embed],[elementwise],[rotate],[argmax],[graph]"
+    run "$tool matmul" 200 "$OUT/sanitize.log" compute-sanitizer --tool "$tool" --error-exitcode 3 "$TESTS" \
+      "one row of a CUDA product does not depend on the others,CUDA product carries what is not finite*"
+  done
+fi
+say "done"
+grep -ah '"bench":"\(setup\|read_peak\|decode_step\|prefill\|part\|repeat\)"' "$OUT"/bench*.jsonl 2> /dev/null | cut -c1-260

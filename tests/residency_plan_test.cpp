@@ -1,0 +1,153 @@
+#include "engine/residency/residency_plan.h"
+
+#include <random>
+
+#include "engine/error.h"
+#include "tests/catch.h"
+
+namespace genai {
+namespace {
+
+PlanRequest small_request() {
+  PlanRequest request;
+  request.matrices = {{.name = "embedding", .strips = 100, .strip_bytes = 544, .read_every_pass = false}};
+  for (int layer = 0; layer < 4; ++layer) {
+    request.matrices.push_back({.name = "blk." + std::to_string(layer) + ".q", .strips = 13, .strip_bytes = 576});
+    request.matrices.push_back({.name = "blk." + std::to_string(layer) + ".up", .strips = 40, .strip_bytes = 1152});
+  }
+  request.matrices.push_back({.name = "output", .strips = 100, .strip_bytes = 1088});
+  request.fixed = {.vectors = 3000, .kv = 8192, .workspace = 4096};
+  request.granule_bytes = 1024;
+  return request;
+}
+
+constexpr OffloadMode kModes[] = {OffloadMode::automatic, OffloadMode::stream, OffloadMode::zero_copy,
+                                  OffloadMode::host, OffloadMode::split};
+
+LaneSpeeds speeds() {
+  return {.resident = 4000, .ring = 55, .zero_copy = 50, .host = 120, .ring_beside_host = 48, .host_beside_ring = 106};
+}
+
+}  // namespace
+
+TEST_CASE("without a budget everything is resident", "[residency_plan]") {
+  const ResidencyPlan plan = make_residency_plan(small_request());
+  CHECK(plan.mode == OffloadMode::off);
+  CHECK(plan.cold_bytes() == 0);
+  CHECK(plan.ring_slots == 0);
+  CHECK(plan.committed_bytes == smallest_budget([] {
+          PlanRequest request = small_request();
+          request.mode = OffloadMode::off;
+          return request;
+        }()));
+}
+
+TEST_CASE(
+    "more budget never takes a strip out of device memory, never commits beyond the budget, wastes less than a strip",
+    "[residency_plan]") {
+  for (const OffloadMode mode : kModes) {
+    PlanRequest request = small_request();
+    request.mode = mode;
+    const std::uint64_t whole = make_residency_plan(request).committed_bytes;
+    const std::uint64_t least = smallest_budget(request);
+    INFO(offload_mode_name(mode));
+    REQUIRE(least < whole);
+    std::vector<std::int64_t> before(request.matrices.size(), 0);
+    for (std::uint64_t budget = least; budget <= whole; budget += 128) {
+      request.budget_bytes = budget;
+      const ResidencyPlan plan = make_residency_plan(request);
+      REQUIRE(plan.committed_bytes <= budget);
+      for (std::size_t index = 0; index < before.size(); ++index) {
+        // `auto` may change its mode on the way, and only some modes pay for a ring.
+        if (mode != OffloadMode::automatic) REQUIRE(plan.matrices[index].of(Lane::resident) >= before[index]);
+        before[index] = plan.matrices[index].of(Lane::resident);
+        std::int64_t strips = 0;
+        for (const std::int64_t of_lane : plan.matrices[index].strips) strips += of_lane;
+        REQUIRE(strips == request.matrices[index].strips);
+      }
+      // The next step of the order is one strip of a matrix, or the whole table that passes only look rows up in.
+      if (plan.mode != OffloadMode::off && plan.matrices.front().of(Lane::resident) == 0 && before.back() < 100)
+        REQUIRE(budget - plan.committed_bytes < 1152 + 256 + request.granule_bytes);
+    }
+    request.budget_bytes = whole - 1;
+    CHECK(make_residency_plan(request).mode != OffloadMode::off);
+    request.budget_bytes = least;
+    CHECK_NOTHROW(make_residency_plan(request));
+    request.budget_bytes = least - 1;
+    CHECK_THROWS_AS(make_residency_plan(request), BudgetError);
+    request.budget_bytes = 0;
+    CHECK_THROWS_AS(make_residency_plan(request), BudgetError);
+    request.budget_bytes = 10 * whole;
+    CHECK(make_residency_plan(request).mode == OffloadMode::off);
+  }
+}
+
+TEST_CASE("what does not fit says what works, and that works", "[residency_plan]") {
+  PlanRequest request = small_request();
+  request.mode = OffloadMode::off;
+  request.budget_bytes = 20000;
+  try {
+    make_residency_plan(request);
+    FAIL("a plan that cannot exist");
+  } catch (const BudgetError& error) {
+    CHECK(std::string(error.what()).find("kv cache") != std::string::npos);
+    request.budget_bytes = error.asked_bytes();
+    CHECK(make_residency_plan(request).mode == OffloadMode::off);
+  }
+}
+
+TEST_CASE("each mode puts cold rows where it says", "[residency_plan]") {
+  PlanRequest request = small_request();
+  request.speeds = speeds();
+  for (const auto& [mode, lane] : std::vector<std::pair<OffloadMode, Lane>>{{OffloadMode::stream, Lane::ring},
+                                                                            {OffloadMode::zero_copy, Lane::zero_copy},
+                                                                            {OffloadMode::host, Lane::host}}) {
+    request.mode = mode;
+    request.budget_bytes = smallest_budget(request) + 20000;
+    const ResidencyPlan plan = make_residency_plan(request);
+    CHECK(plan.mode == mode);
+    CHECK(plan.pass_bytes[static_cast<int>(lane)] > 0);
+    CHECK(plan.pass_bytes[static_cast<int>(lane)] + plan.pass_bytes[static_cast<int>(Lane::resident)] ==
+          4 * (13 * 576 + 40 * 1152) + 100 * 1088);
+    CHECK((plan.ring_slots > 0) == (lane == Lane::ring));
+  }
+  request.mode = OffloadMode::split;
+  request.budget_bytes = smallest_budget(request) + 20000;
+  const ResidencyPlan plan = make_residency_plan(request);
+  const auto ring = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::ring)]);
+  const auto host = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::host)]);
+  CHECK(ring / (ring + host) == Approx(48.0 / (48.0 + 106.0)).margin(0.03));
+}
+
+TEST_CASE("auto takes the mode that is predicted fastest", "[residency_plan]") {
+  PlanRequest request = small_request();
+  request.speeds = speeds();
+  request.budget_bytes = smallest_budget(request) + 30000;
+  const ResidencyPlan best = make_residency_plan(request);
+  CHECK(best.pass_seconds > 0.0);
+  CHECK_FALSE(best.bottleneck.empty());
+  for (const OffloadMode mode : {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split}) {
+    request.mode = mode;
+    if (smallest_budget(request) > *request.budget_bytes) continue;
+    CHECK(make_residency_plan(request).pass_seconds >= best.pass_seconds);
+  }
+  request.mode = OffloadMode::automatic;
+  request.has_host_lane = false;
+  CHECK(make_residency_plan(request).of(Lane::host) == 0);
+  request.mode = OffloadMode::split;
+  CHECK_THROWS_AS(make_residency_plan(request), UsageError);
+}
+
+TEST_CASE("matrices asked to be cold are cold whatever the budget", "[residency_plan]") {
+  PlanRequest request = small_request();
+  request.forced_cold = {".up"};
+  const ResidencyPlan plan = make_residency_plan(request);
+  for (std::size_t index = 0; index < request.matrices.size(); ++index) {
+    const bool up = request.matrices[index].name.ends_with(".up");
+    CHECK(plan.matrices[index].of(Lane::resident) == (up ? 0 : request.matrices[index].strips));
+  }
+  request.mode = OffloadMode::off;
+  CHECK_THROWS_AS(make_residency_plan(request), UsageError);
+}
+
+}  // namespace genai
