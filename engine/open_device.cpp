@@ -12,7 +12,8 @@
 namespace genai {
 namespace {
 
-constexpr InstructionSet kInstructionSets[] = {InstructionSet::scalar, InstructionSet::avx2, InstructionSet::avx512};
+constexpr InstructionSet kInstructionSets[] = {InstructionSet::scalar, InstructionSet::avx2, InstructionSet::avx512,
+                                               InstructionSet::amx};
 
 std::string_view instruction_set_name(InstructionSet set) {
   switch (set) {
@@ -22,6 +23,8 @@ std::string_view instruction_set_name(InstructionSet set) {
       return "avx2";
     case InstructionSet::avx512:
       return "avx512";
+    case InstructionSet::amx:
+      return "amx";
   }
   return "";
 }

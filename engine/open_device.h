@@ -20,7 +20,7 @@ struct DeviceRequest {
   Backend backend = Backend::automatic;
   int cuda_ordinal = 0;
   int threads = 0;              // of the host; 0: as many as this process may keep busy
-  std::string instruction_set;  // of the host: "scalar", "avx2", "avx512"; empty: the fastest that runs here
+  std::string instruction_set;  // of the host: "scalar", "avx2", "avx512", "amx"; empty: the fastest that runs here
 };
 
 struct OpenedDevice {

@@ -8,15 +8,17 @@ cd "$repository"
 
 arguments=()
 case "${1:-}" in
-  '') arguments=(run --prompt 'The three most beautiful places in the Alps are' --predict 96) ;;
+  '')
+    question='Explain in a few sentences why the sky is blue.'
+    arguments=(run --escape --prompt "<|im_start|>user\\n$question<|im_end|>\\n<|im_start|>assistant\\n" --predict 160)
+    ;;
   --) arguments=("${@:2}") ;;
   *) die "unknown argument '$1' (usage: scripts/demo.sh [-- ARGUMENTS FOR genai])" ;;
 esac
 
 scripts/setup.sh
 
-log_folder="build"
-mkdir -p "$log_folder"
+mkdir -p build
 if [[ ! -f build/build.ninja ]]; then
   step 'configuring (build/)'
 fi

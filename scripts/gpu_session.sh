@@ -55,7 +55,7 @@ TEST_SOURCES="tests/main_cuda.cpp tests/device_contract_cuda_test.cpp tests/kern
   for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
     extra=""
     case $f in
-      *avx512*) extra="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c" ;;
+      *avx512*) extra="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mavx2 -mfma -mf16c" ;;
       *avx2*) extra="-mavx2 -mfma -mf16c" ;;
     esac
     echo "g++ $HOST_FLAGS $extra -c $f -o $BUILD/$(basename "$f").o"

@@ -15,11 +15,25 @@ die() {
   exit 1
 }
 
+# On a terminal, the count of steps that ninja prints ("[12/90]") stays visible while the rest goes to a log.
+show_count() {
+  local line
+  while read -r line; do
+    if [[ "$line" =~ ^\[[0-9]+/[0-9]+\] ]]; then printf '\r    %s ' "${BASH_REMATCH[0]}" >&2; fi
+  done
+  printf '\r\e[K' >&2
+}
+
 # quietly LOG COMMAND...: the output goes to LOG and is shown only when the command fails.
 quietly() {
-  local log="$1"
+  local log="$1" outcome=0
   shift
-  if ! "$@" >"$log" 2>&1; then
+  if [[ -t 2 ]]; then
+    "$@" 2>&1 | tee "$log" | show_count || outcome=$?
+  else
+    "$@" >"$log" 2>&1 || outcome=$?
+  fi
+  if ((outcome != 0)); then
     tail -n 80 "$log" >&2
     warn "failed: $*  (all of its output: $log)"
     return 1

@@ -120,7 +120,7 @@ inline std::vector<std::vector<float>> run_matmul(Device& device, const MatmulCa
   return run_matmul(device, shape, data, 0, shape.row_count);
 }
 
-// Every type with every odd size, then epilogues, norms and mixes of types.
+// Every type with every odd size, then epilogues and norms, many rows, and mixes of types.
 inline std::vector<MatmulCase> matmul_cases() {
   std::vector<MatmulCase> cases;
   std::uint64_t seed = 1;
@@ -143,7 +143,14 @@ inline std::vector<MatmulCase> matmul_cases() {
                          .epilogue = epilogue,
                          .soft_cap = row_count == 5 ? 3.0f : 0.0f,
                          .seed = seed++});
-  for (const std::int32_t row_count : {1, 2, 9, 33}) {
+  for (const DType dtype : kAllDTypes)
+    for (const std::int32_t cols : {256, 2304})
+      cases.push_back({.dtypes = {dtype}, .rows = 37, .cols = cols, .row_count = 77, .bias = true, .seed = seed++});
+  for (const std::int32_t row_count : {1, 2, 9, 33, 250}) {
+    if (row_count == 250) {  // more rows than a cache holds at this width
+      cases.push_back({.dtypes = {DType::Q4_0}, .rows = 25, .cols = 4608, .row_count = row_count, .seed = seed++});
+      continue;
+    }
     cases.push_back({.dtypes = {DType::Q4_K, DType::Q6_K, DType::F16},
                      .rows = 21,
                      .cols = 256,

@@ -18,11 +18,13 @@ namespace {
 // The vector paths that this build and processor can run; says aloud which they cannot.
 std::vector<const HostMath*> vector_paths() {
   std::vector<const HostMath*> paths;
-  for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512}) {
+  constexpr std::pair<InstructionSet, const char*> kSets[] = {
+      {InstructionSet::avx2, "AVX2"}, {InstructionSet::avx512, "AVX-512 VNNI"}, {InstructionSet::amx, "AMX"}};
+  for (const auto& [set, name] : kSets) {
     if (const HostMath* math = find_host_math(set))
       paths.push_back(math);
     else
-      WARN("NOT RUN: this processor or build lacks " << (set == InstructionSet::avx2 ? "AVX2" : "AVX-512 VNNI"));
+      WARN("NOT RUN: this processor or system lacks " << name);
   }
   return paths;
 }
@@ -62,7 +64,10 @@ TEST_CASE("each path says which it is, and the fastest one is chosen") {
   for (const HostMath* math : vector_paths()) {
     expected = math;
     CHECK(find_host_math(math->instruction_set) == math);
-    CHECK(std::string(math->name) == (math->instruction_set == InstructionSet::avx2 ? "avx2" : "avx512"));
+    const bool is_avx2 = math->instruction_set == InstructionSet::avx2;
+    CHECK(std::string(math->name) == (is_avx2                                        ? "avx2"
+                                      : math->instruction_set == InstructionSet::amx ? "amx"
+                                                                                     : "avx512"));
     CHECK(math->matmul != kScalarMath.matmul);
     CHECK(math->attend_chunk != kScalarMath.attend_chunk);
   }
@@ -70,14 +75,16 @@ TEST_CASE("each path says which it is, and the fastest one is chosen") {
 }
 
 TEST_CASE("every path multiplies to the bits of the scalar one") {
-  for (const HostMath* math : vector_paths()) {
-    HostPathDevice one(*math, 1);
-    HostPathDevice two(*math, 2);
-    for (const MatmulCase& shape : matmul_cases()) {
-      const MatmulData data = matmul_data(shape);
-      const auto expected = run_matmul(scalar_device(), shape, data);
-      const auto results = run_matmul(shape.seed % 3 == 0 ? two : one, shape, data);
-      INFO(math->name << ": " << describe(shape));
+  std::vector<std::unique_ptr<HostPathDevice>> devices;  // one thread and two of each path
+  for (const HostMath* math : vector_paths())
+    for (const int threads : {1, 2}) devices.push_back(std::make_unique<HostPathDevice>(*math, threads));
+  for (const MatmulCase& shape : matmul_cases()) {
+    const MatmulData data = matmul_data(shape);
+    const auto expected = run_matmul(scalar_device(), shape, data);
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      if (i % 2 != (shape.seed % 3 == 0)) continue;
+      const auto results = run_matmul(*devices[i], shape, data);
+      INFO(devices[i]->name() << ": " << describe(shape));
       for (std::size_t output = 0; output < results.size(); ++output)
         CHECK(first_difference(results[output], expected[output]) == -1);
     }
@@ -227,15 +234,15 @@ TEST_CASE("every path has the exponential of the scalar one for every kind of fl
 }
 
 TEST_CASE("every path attends to the bits of the scalar one") {
-  for (const HostMath* math : vector_paths()) {
-    HostPathDevice one(*math, 1);
-    HostPathDevice two(*math, 2);
-    for (const AttentionCase& shape : attention_cases()) {
-      const AttentionData data = attention_data(shape);
-      const std::vector<float> expected = run_attention(scalar_device(), shape, data);
-      INFO(math->name << " seed " << shape.seed);
-      CHECK(first_difference(run_attention(one, shape, data), expected) == -1);
-      CHECK(first_difference(run_attention(two, shape, data), expected) == -1);
+  std::vector<std::unique_ptr<HostPathDevice>> devices;
+  for (const HostMath* math : vector_paths())
+    for (const int threads : {1, 2}) devices.push_back(std::make_unique<HostPathDevice>(*math, threads));
+  for (const AttentionCase& shape : attention_cases()) {
+    const AttentionData data = attention_data(shape);
+    const std::vector<float> expected = run_attention(scalar_device(), shape, data);
+    for (const auto& device : devices) {
+      INFO(device->name() << " seed " << shape.seed);
+      CHECK(first_difference(run_attention(*device, shape, data), expected) == -1);
     }
   }
 }

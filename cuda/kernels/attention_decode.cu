@@ -1,7 +1,6 @@
-// attention_decode.cu - attention for a few rows over any context, without scratch.   out = softmax(scale * q k^T) v
-// Shapes   q, out (M, H, D) f32, M small; cache as CacheView says; D a multiple of 8. sm_90.
-// Mapping  A cluster of blocks works on one unit (up to eight query heads that share a key-value head) of one row.
-// Block r
+// attention_decode.cu - attention over any context, without scratch; best for a few rows.   out = softmax(scale * q
+// k^T) v Shapes   q, out (M, H, D) f32; cache as CacheView says; D a multiple of 8. sm_90. Mapping  A cluster of blocks
+// works on one unit (up to eight query heads that share a key-value head) of one row. Block r
 //          takes chunks r, r + C, ... : keys and values of a chunk come by one bulk copy each into a ring in shared
 //          memory. Scores: four threads a position, two of the eight partials each. Values: four threads a pair of
 //          dimensions, one of the four partials each. (mc, lc, oc) of a block's chunks stay in its shared memory; after
@@ -459,8 +458,7 @@ bool fit_shared(const DeviceTraits& traits, int head_dim, int bytes, DecodePlan*
 }  // namespace
 
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args) {
-  constexpr int kMaxRows = 32;
-  if (traits.compute_capability < 90 || args.row_count > kMaxRows || args.cache.head_dim > kMaxHeadDim) return false;
+  if (traits.compute_capability < 90 || args.cache.head_dim > kMaxHeadDim) return false;
   DecodePlan plan = decode_plan(traits, args);
   return fit_shared(traits, args.cache.head_dim, element_bytes(args.cache.type), &plan);
 }

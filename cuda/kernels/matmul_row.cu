@@ -26,9 +26,9 @@ constexpr int kGroupWarps = 4;
 constexpr int kGroupThreads = kGroupWarps * kWarpLanes;
 constexpr int kThreads = kGroups * kGroupThreads + kWarpLanes;
 static_assert(kGroups * kGroupThreads == kRowThreads);
-constexpr int kSlots = 2;   // of a group
-constexpr int kWindow = 3;  // copies in flight, once the ring has been full
-constexpr int kRoundStrips = 4;
+constexpr int kSlots = 2;           // of a group
+constexpr int kWindow = 3;          // copies in flight, once the ring has been full
+constexpr int kMaxRoundStrips = 4;  // strips that are added up at once, eight lanes each
 constexpr int kPartialStride = 36;  // floats from one row's 32 partials to the next: no bank conflicts
 constexpr int kRowBarrier = 1;
 constexpr int kGroupBarrier = 2;  // and the next one, for the second group
@@ -40,6 +40,7 @@ struct RowProduct {
   Epilogue epilogue;
   float soft_cap;
   bool needs_sums;
+  int round_strips;  // at most kMaxRoundStrips; 1 where a stage holds one strip or less
 };
 
 // Offsets in dynamic shared memory.
@@ -53,7 +54,7 @@ struct RowLayout {
   int total;
 };
 
-__host__ __device__ constexpr RowLayout row_layout(int cols, int stage_bytes) {
+__host__ __device__ constexpr RowLayout row_layout(int cols, int stage_bytes, int round_strips) {
   const int octets = octet_count(cols);
   RowLayout layout = {};
   layout.quants = kGroups * kSlots * stage_bytes;
@@ -61,7 +62,7 @@ __host__ __device__ constexpr RowLayout row_layout(int cols, int stage_bytes) {
   layout.sums = layout.scales + octets * kOctetBlocks * 4;
   layout.reduce = layout.sums + octets * kOctetBlocks * 4;
   layout.exchange = layout.reduce + kRowThreads * 4;
-  layout.barriers = layout.exchange + kGroups * 2 * kRoundStrips * kStripRows * kPartialStride * 4;
+  layout.barriers = layout.exchange + kGroups * 2 * round_strips * kStripRows * kPartialStride * 4;
   layout.total = layout.barriers + 2 * kGroups * kSlots * 8;
   return layout;
 }
@@ -143,17 +144,30 @@ __device__ __forceinline__ void accumulate_piece(const TileBytes* piece, int fir
   }
 }
 
+// What a lane's output needs besides the product: asked for early, since it comes from far.
+struct OutputTerms {
+  float before;
+  float bias;
+};
+
+__device__ __forceinline__ OutputTerms load_terms(const RowProduct& product, const StreamOutput& output,
+                                                  int first_strip, int strip_count) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int row = first_strip * kStripRows + lane;
+  OutputTerms terms = {0.0f, 0.0f};
+  if (lane >= strip_count * kStripRows || row >= output.rows) return terms;
+  if (product.epilogue == Epilogue::add) terms.before = output.out[row];
+  if (output.bias != nullptr) terms.bias = output.bias[row];
+  return terms;
+}
+
 // Adds the partials of up to four strips, one row a lane, and stores the outputs.
 __device__ __forceinline__ void finish_round(const RowProduct& product, const StreamOutput& output,
-                                             const float* partials, int first_strip, int strip_count) {
+                                             const float* partials, int first_strip, int strip_count,
+                                             const OutputTerms& terms) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int row = first_strip * kStripRows + lane;
   const bool active = lane < strip_count * kStripRows && row < output.rows;
-  const bool adds = product.epilogue == Epilogue::add;
-  float before = 0.0f;
-  float bias = 0.0f;
-  if (active && adds) before = output.out[row];
-  if (active && output.bias != nullptr) bias = output.bias[row];
   float y = 0.0f;
   if (active) {
     const float4* own = reinterpret_cast<const float4*>(partials + lane * kPartialStride);
@@ -171,13 +185,13 @@ __device__ __forceinline__ void finish_round(const RowProduct& product, const St
       y = y + part[i].z;
       y = y + part[i].w;
     }
-    if (output.bias != nullptr) y = y + bias;
+    if (output.bias != nullptr) y = y + terms.bias;
   }
   if (is_gated(product.epilogue)) {
     const float up = __shfl_xor_sync(kFullWarp, y, 1);
     if (active && lane % 2 == 0) store_gated(product.epilogue, product.soft_cap, y, up, output.out + row / 2);
   } else if (active) {
-    if (adds) y = before + y;
+    if (product.epilogue == Epilogue::add) y = terms.before + y;
     output.out[row] = apply_soft_cap(y, product.soft_cap);
   }
 }
@@ -186,7 +200,7 @@ __device__ __forceinline__ void finish_round(const RowProduct& product, const St
 struct Consumer {
   Ring ring;
   RowShared shared;
-  float* exchange;  // [2][kRoundStrips][8][kPartialStride], of this group
+  float* exchange;  // [2][round_strips][8][kPartialStride], of this group
   int group;
   int warp_in_group;
   int round = 0;
@@ -200,9 +214,12 @@ __device__ __forceinline__ void consume_stage(const RowProduct& product, int out
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const TileBytes* stage = consumer.ring.wait_full();
   const bool complete = first_tile + tile_count == product.shape.tile_count;
-  for (int first = 0; first < strips; first += kRoundStrips) {
-    const int count = min(strips - first, kRoundStrips);
-    float* round = consumer.exchange + consumer.round % 2 * (kRoundStrips * kStripRows * kPartialStride);
+  for (int first = 0; first < strips; first += product.round_strips) {
+    const int count = min(strips - first, product.round_strips);
+    float* round = consumer.exchange + consumer.round % 2 * (product.round_strips * kStripRows * kPartialStride);
+    const bool finishes = complete && consumer.round % kGroupWarps == consumer.warp_in_group;
+    OutputTerms terms = {0.0f, 0.0f};
+    if (finishes) terms = load_terms(product, product.shape.outputs[output], strip + first, count);
     for (int i = 0; i < count; ++i) {
       accumulate_piece<kType>(stage + (first + i) * tile_count * kTileBytes, first_tile, tile_count,
                               consumer.warp_in_group, consumer.shared, consumer.partials);
@@ -219,8 +236,7 @@ __device__ __forceinline__ void consume_stage(const RowProduct& product, int out
       named_barrier<kGroupBarrier, kGroupThreads>();
     else
       named_barrier<kGroupBarrier + 1, kGroupThreads>();
-    if (consumer.round % kGroupWarps == consumer.warp_in_group)
-      finish_round(product, product.shape.outputs[output], round, strip + first, count);
+    if (finishes) finish_round(product, product.shape.outputs[output], round, strip + first, count, terms);
     ++consumer.round;
   }
 }
@@ -228,7 +244,7 @@ __device__ __forceinline__ void consume_stage(const RowProduct& product, int out
 template <DType kFirst, DType kSecond>
 __global__ void __launch_bounds__(kThreads, 2) matmul_row_kernel(const __grid_constant__ RowProduct product) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const RowLayout layout = row_layout(product.input.cols, product.shape.stage_bytes);
+  const RowLayout layout = row_layout(product.input.cols, product.shape.stage_bytes, product.round_strips);
   SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + layout.barriers);
   Ring rings[kGroups];
 #pragma unroll
@@ -272,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_row_kernel(const __grid_co
   consumer.ring = rings[0];
   if (consumer.group == 1) consumer.ring = rings[1];
   consumer.exchange = reinterpret_cast<float*>(shared + layout.exchange) +
-                      consumer.group * 2 * kRoundStrips * kStripRows * kPartialStride;
+                      consumer.group * 2 * product.round_strips * kStripRows * kPartialStride;
   prepare_row<kRowBarrier>(product.input, consumer.shared, 0);
   named_barrier<kRowBarrier, kRowThreads>();
   for_each_stage<kFirst, kSecond>(product.shape, block, block_count,
@@ -325,8 +341,8 @@ int block_shared_bytes(const DeviceTraits& traits) {
 constexpr int kMaxStageBytes = 32 * 1024;
 constexpr int kMinStageBytes = kPieceTiles * tile_layout(DType::Q8_0).tile_bytes;
 
-int stage_bytes_for(const DeviceTraits& traits, int cols) {
-  const int room = (block_shared_bytes(traits) - row_layout(cols, 0).total) / (kGroups * kSlots);
+int stage_bytes_for(const DeviceTraits& traits, int cols, int round_strips) {
+  const int room = (block_shared_bytes(traits) - row_layout(cols, 0, round_strips).total) / (kGroups * kSlots);
   return std::min(room / 128 * 128, kMaxStageBytes);
 }
 
@@ -344,14 +360,24 @@ void launch_outputs(const LaunchTarget& target, const MatmulArgs& args, RowKerne
   if (strips == 0) return;
   shape.output_count = output_count;
   shape.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
-  shape.stage_bytes = stage_bytes_for(target.traits, cols);
+  // As many strips in a round as every stage holds.
+  for (product.round_strips = kMaxRoundStrips;; product.round_strips /= 2) {
+    shape.stage_bytes = stage_bytes_for(target.traits, cols, product.round_strips);
+    int fewest = shape.stage_bytes < kMinStageBytes ? 0 : kMaxRoundStrips;
+    for (int i = 0; i < output_count && fewest > 0; ++i)
+      fewest = std::min(fewest,
+                        stage_cut(tile_layout(outputs[i].matrix.dtype).tile_bytes, shape.tile_count, shape.stage_bytes)
+                            .bundle_strips);
+    if (product.round_strips == 1 || fewest >= product.round_strips) break;
+  }
   product.input = {reinterpret_cast<const float*>(args.input.address()),
                    reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, cols};
   product.epilogue = args.epilogue;
   product.soft_cap = args.soft_cap;
   const unsigned blocks = static_cast<unsigned>(std::min<std::int64_t>(strips, target.traits.sm_count));
   launch_kernel("matmul_row_kernel", kernel,
-                {dim3(blocks), dim3(kThreads), static_cast<std::size_t>(row_layout(cols, shape.stage_bytes).total)},
+                {dim3(blocks), dim3(kThreads),
+                 static_cast<std::size_t>(row_layout(cols, shape.stage_bytes, product.round_strips).total)},
                 target, product);
 }
 
@@ -361,7 +387,7 @@ bool matmul_row_serves(const DeviceTraits& traits, const MatmulArgs& args) {
   if (traits.compute_capability < 90 || args.row_count != 1) return false;
   const int cols = args.outputs[0].matrix.cols;
   if (args.norm_weight && cols > kMaxNormWidth) return false;
-  if (stage_bytes_for(traits, cols) < kMinStageBytes) return false;
+  if (stage_bytes_for(traits, cols, 1) < kMinStageBytes) return false;
   for (int i = 0; i < args.output_count; ++i)
     if (is_float(args.outputs[i].matrix.dtype)) return false;
   return true;

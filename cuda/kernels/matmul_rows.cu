@@ -10,37 +10,31 @@
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
 #include <algorithm>
 
-#include "cuda/kernels/epilogue.cuh"
 #include "cuda/kernels/fragment.cuh"
 #include "cuda/kernels/row_input.cuh"
+#include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/weight_stream.cuh"
 #include "cuda/launch.h"
 
 namespace genai::cuda {
 namespace {
 
-constexpr int kConsumerWarps = 8;
 constexpr int kThreads = kConsumerWarps * kWarpLanes + kWarpLanes;
 static_assert(kConsumerWarps * kWarpLanes == kRowThreads);
-constexpr int kColumns = 8;  // of one integer product
 constexpr int kMaxRows = 2 * kColumns;
 constexpr int kMaxSlots = 4;
 constexpr int kFlightBytes = 72 * 1024;  // NOTE [Weight stream]
 constexpr int kRowBarrier = 1;
-constexpr int kLinks = kConsumerWarps - 1;  // from a warp to the next
-constexpr int kLinkBuffers = 2;
 
 struct RowsProduct {
   StreamShape shape;
   RowInput input;
   int input_stride;
-  int row_count;
+  RowsEpilogue finish;
   int columns;  // a power of two, at least row_count: how rows lie in shared memory
   int cluster;
   int slots;
   int window;
-  Epilogue epilogue;
-  float soft_cap;
   bool needs_sums;
 };
 
@@ -96,10 +90,6 @@ __device__ __forceinline__ void for_each_pair_stage(const StreamShape& shape, co
     }
   }
 }
-
-// Results of one lane: [column group][block of the tile][strip of the pair][column 2c, 2c + 1].
-template <int kColumnGroups>
-using Partials = float[kColumnGroups][kTileBlocks][2][2];
 
 template <DType kType, int kBlock, int kColumnGroups>
 __device__ __forceinline__ void accumulate_block(const Fragment<kType>& upper, const Fragment<kType>& lower,
@@ -168,114 +158,6 @@ __device__ __forceinline__ void accumulate_tiles(const TileBytes* upper_tile, co
                                             partials);
 }
 
-// Where sums wait on their way from warp to warp.
-struct Links {
-  float4* sums;  // [link][buffer][column group][lane]
-  SharedBarrier* full;
-  SharedBarrier* empty;
-  int passed = 0;  // pairs that this warp has dealt with
-
-  __device__ __forceinline__ int buffer() const { return passed % kLinkBuffers; }
-  __device__ __forceinline__ unsigned parity() const { return static_cast<unsigned>(passed / kLinkBuffers) & 1u; }
-};
-
-template <int kColumnGroups>
-__device__ __forceinline__ void store_pair(const RowsProduct& product, const StreamOutput& output, int strip,
-                                           int strip_count, const float4 (&sums)[kColumnGroups],
-                                           const float (&before)[kColumnGroups][2][2], const float (&bias)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-#pragma unroll
-  for (int group = 0; group < kColumnGroups; ++group) {
-    const float y[2][2] = {{sums[group].x, sums[group].y}, {sums[group].z, sums[group].w}};
-#pragma unroll
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      const int row = (strip + of_pair) * kStripRows + lane / 4;
-      const bool active = of_pair < strip_count && row < output.rows;
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int m = group * kColumns + lane % 4 * 2 + k;
-        const float value = output.bias != nullptr ? y[of_pair][k] + bias[of_pair] : y[of_pair][k];
-        float* out = output.out + static_cast<std::int64_t>(m) * output.out_stride;
-        if (is_gated(product.epilogue)) {
-          const float up = __shfl_xor_sync(kFullWarp, value, 4);
-          if (active && m < product.row_count && row % 2 == 0)
-            store_gated(product.epilogue, product.soft_cap, value, up, out + row / 2);
-        } else if (active && m < product.row_count) {
-          const float sum = product.epilogue == Epilogue::add ? before[group][of_pair][k] + value : value;
-          out[row] = apply_soft_cap(sum, product.soft_cap);
-        }
-      }
-    }
-  }
-}
-
-// Adds this warp's partials of a pair of strips to those of the warps before it.
-template <int kColumnGroups>
-__device__ __forceinline__ void pass_on(const RowsProduct& product, int output_index, int strip, int strip_count,
-                                        int warp, Links& links, Partials<kColumnGroups>& partials) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const StreamOutput& output = product.shape.outputs[output_index];
-  const bool last = warp == kConsumerWarps - 1;
-  float before[kColumnGroups][2][2] = {};
-  float bias[2] = {};
-  if (last) {  // ask early for what the store needs
-#pragma unroll
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      const int row = (strip + of_pair) * kStripRows + lane / 4;
-      if (of_pair >= strip_count || row >= output.rows) continue;
-      if (output.bias != nullptr) bias[of_pair] = output.bias[row];
-      if (product.epilogue != Epilogue::add) continue;
-#pragma unroll
-      for (int group = 0; group < kColumnGroups; ++group)
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const int m = group * kColumns + lane % 4 * 2 + k;
-          if (m < product.row_count)
-            before[group][of_pair][k] = output.out[static_cast<std::int64_t>(m) * output.out_stride + row];
-        }
-    }
-  }
-  float4 sums[kColumnGroups];
-  if (warp > 0) {
-    const int link = (warp - 1) * kLinkBuffers + links.buffer();
-    wait_phase(links.full + link, links.parity());
-#pragma unroll
-    for (int group = 0; group < kColumnGroups; ++group)
-      sums[group] = links.sums[(link * kColumnGroups + group) * kWarpLanes + lane];
-    __syncwarp();
-    if (lane == 0) arrive(links.empty + link);
-  }
-#pragma unroll
-  for (int group = 0; group < kColumnGroups; ++group)
-#pragma unroll
-    for (int block = 0; block < kTileBlocks; ++block) {
-      const float(&own)[2][2] = partials[group][block];
-      const bool first = warp == 0 && block == 0;
-      sums[group].x = first ? own[0][0] : sums[group].x + own[0][0];
-      sums[group].y = first ? own[0][1] : sums[group].y + own[0][1];
-      sums[group].z = first ? own[1][0] : sums[group].z + own[1][0];
-      sums[group].w = first ? own[1][1] : sums[group].w + own[1][1];
-    }
-#pragma unroll
-  for (int group = 0; group < kColumnGroups; ++group)
-#pragma unroll
-    for (int block = 0; block < kTileBlocks; ++block)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) partials[group][block][k / 2][k % 2] = 0.0f;
-  if (last) {
-    store_pair<kColumnGroups>(product, output, strip, strip_count, sums, before, bias);
-  } else {
-    const int link = warp * kLinkBuffers + links.buffer();
-    wait_phase(links.empty + link, links.parity() ^ 1u);  // the first round passes
-#pragma unroll
-    for (int group = 0; group < kColumnGroups; ++group)
-      links.sums[(link * kColumnGroups + group) * kWarpLanes + lane] = sums[group];
-    __syncwarp();
-    if (lane == 0) arrive(links.full + link);
-  }
-  ++links.passed;
-}
-
 template <DType kType, int kColumnGroups>
 __device__ __forceinline__ void consume_stage(const RowsProduct& product, int output, int strip, int strips,
                                               int first_tile, int tile_count, const RowShared& shared, Ring& ring,
@@ -291,7 +173,9 @@ __device__ __forceinline__ void consume_stage(const RowsProduct& product, int ou
       accumulate_tiles<kType, kColumnGroups>(upper + tile * kTileBytes, lower + tile * kTileBytes,
                                              (first_tile + tile) * kTileBlocks, shared, partials);
     if (first + 2 >= strips) ring.release();
-    if (complete) pass_on<kColumnGroups>(product, output, strip + first, min(strips - first, 2), warp, links, partials);
+    if (complete)
+      pass_on<kColumnGroups>(product.finish, product.shape.outputs[output], strip + first, min(strips - first, 2), warp,
+                             links, partials);
   }
 }
 
@@ -301,7 +185,7 @@ __device__ __forceinline__ void fetch_rows(const RowsProduct& product, const Row
   for (int i = static_cast<int>(threadIdx.x); i < blocks * product.columns; i += kRowThreads) {
     const int m = i % product.columns;
     const int owner = m % product.cluster;
-    if (m >= product.row_count || owner == rank) continue;
+    if (m >= product.finish.row_count || owner == rank) continue;
     uint4* quants = reinterpret_cast<uint4*>(shared.quants + i * 4);
     const uint4* from = in_block(quants, owner);
     const uint4 low = from[0];
@@ -385,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, kColumnGroups == 1 ? 2 : 1)
                       reinterpret_cast<float*>(shared_bytes + layout.reduce), product.columns};
   const int rank = cluster_rank();
   wait_for_previous_grid();
-  for (int m = rank; m < product.row_count; m += product.cluster) {
+  for (int m = rank; m < product.finish.row_count; m += product.cluster) {
     RowInput row = product.input;
     row.values += static_cast<std::int64_t>(m) * product.input_stride;
     if (m != rank) named_barrier<kRowBarrier, kRowThreads>();
@@ -494,13 +378,11 @@ void launch_outputs(const LaunchTarget& target, const MatmulArgs& args, RowsKern
   product.input = {reinterpret_cast<const float*>(args.input.address()),
                    reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, cols};
   product.input_stride = args.input_stride;
-  product.row_count = args.row_count;
+  product.finish = {args.epilogue, args.soft_cap, args.row_count};
   product.columns = plan.columns;
   product.cluster = plan.cluster;
   product.slots = plan.slots;
   product.window = std::clamp(kFlightBytes / plan.stage_bytes, 1, plan.slots);
-  product.epilogue = args.epilogue;
-  product.soft_cap = args.soft_cap;
 
   LaunchShape shape;
   const std::int64_t clusters = std::max(target.traits.clusters_at_once(plan.cluster), 1);
@@ -545,7 +427,7 @@ void count_clusters(DeviceTraits* traits) {
     attribute.val.clusterDim.y = 1;
     attribute.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(traits->sm_count) / 8 * 8);
+    config.gridDim = dim3(static_cast<unsigned>(std::max(traits->sm_count / 8, 1)) * 8);
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = static_cast<std::size_t>(traits->shared_bytes_per_block);
     config.attrs = &attribute;

@@ -1,5 +1,6 @@
 // ptx.cuh - the instructions that CUDA C++ has no name for: dependent grids, barriers in shared memory, bulk copies
 // into it, and integer matrix products. Each is one instruction; what they must be surrounded with stands beside them.
+// Compiled for a device that lacks one they do nothing: launchers do not choose such kernels there.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -47,7 +48,9 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 using SharedBarrier = std::uint64_t;
 
 __device__ __forceinline__ void init_barrier(SharedBarrier* barrier, unsigned arrival_count) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrival_count) : "memory");
+#endif
 }
 
 // After the last init_barrier, before the barrier of the block that shows them to other threads.
@@ -58,7 +61,9 @@ __device__ __forceinline__ void publish_barriers() {
 }
 
 __device__ __forceinline__ void arrive(SharedBarrier* barrier) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
 }
 
 __device__ __forceinline__ void arrive_expecting(SharedBarrier* barrier, unsigned bytes) {

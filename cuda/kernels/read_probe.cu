@@ -1,5 +1,6 @@
 // read_probe.cu - how fast the device reads its memory: the measure that speeds are compared with.
-// Mapping  every block reads every gridDim-th piece of 32 KB in 16-byte loads, eight in flight a thread, and folds what it
+// Mapping  every block reads every gridDim-th piece of 32 KB in 16-byte loads, eight in flight a thread, and folds what
+// it
 //          read into a word that is stored only if it has one value in 2^32, so that nothing is optimised away.
 // Bound    memory: `bytes`, once.
 #include <algorithm>
@@ -44,8 +45,8 @@ double measure_read_gbps(Stream& stream, const DeviceTraits& traits, DevicePtr<c
   std::vector<double> rates;
   for (int round = 0; round <= kRounds; ++round) {  // the first one warms up
     CUDA_CHECK(cudaEventRecord(start, target.stream));
-    launch_kernel("read_kernel", read_kernel, {dim3(static_cast<unsigned>(8 * traits.sm_count)), dim3(kThreads)}, target,
-                  reinterpret_cast<const uint4*>(begin.address()), pieces, static_cast<unsigned*>(nullptr));
+    launch_kernel("read_kernel", read_kernel, {dim3(static_cast<unsigned>(8 * traits.sm_count)), dim3(kThreads)},
+                  target, reinterpret_cast<const uint4*>(begin.address()), pieces, static_cast<unsigned*>(nullptr));
     CUDA_CHECK(cudaEventRecord(end, target.stream));
     CUDA_CHECK(cudaEventSynchronize(end));
     float milliseconds = 0.0f;

@@ -166,12 +166,14 @@ class StreamProducer {
 
   __device__ __forceinline__ void copy_into(Ring& ring, const TileBytes* source, const TileBytes* second,
                                             unsigned bytes) {
-    const bool filling = issued_ < ring.slot_count * kGroups;
-    if (issued_ > 0) {
-      const int back = filling ? 1 : window_;
+    // A slot that has been filled again since was full before: its barrier may be a phase further, and is not asked.
+    const int back = issued_ < ring.slot_count * kGroups ? 1 : window_;
 #pragma unroll
-      for (int i = 0; i < kHistory; ++i)
-        if (i + 1 == back && issued_ >= back) wait_phase(history_[i], history_parity_ >> i & 1u);
+    for (int i = 0; i < kHistory; ++i) {
+      bool filled_again = false;
+#pragma unroll
+      for (int later = 0; later < i; ++later) filled_again = filled_again || history_[later] == history_[i];
+      if (i + 1 == back && issued_ >= back && !filled_again) wait_phase(history_[i], history_parity_ >> i & 1u);
     }
     wait_phase(ring.empty + ring.slot, ring.parity ^ 1u);  // the first round passes
     SharedBarrier* full = ring.full + ring.slot;

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/counters.h"
+#include "engine/decode/counters.h"
 #include "engine/decode/sampler.h"
 #include "engine/model/model.h"
 

@@ -56,6 +56,13 @@ struct Visible {
   std::int32_t last_chunk;
 };
 
+// The keys and values of one head in one chunk.
+struct ChunkPiece {
+  std::int32_t sequence = -1;  // negative: none
+  std::int32_t chunk = 0;
+  std::int32_t kv_head = 0;
+};
+
 class Attention {
  public:
   Attention(const AttentionArgs& args, const HostMath& math, int thread_count)
@@ -81,12 +88,20 @@ class Attention {
   }
 
   void run_chunks(int thread_index) const {
-    std::int64_t task = 0;
+    std::int64_t first_task = thread_index;  // of this thread in the row, whose tasks are its chunks' key-value heads
     for (std::int64_t m = 0; m < args_.row_count; ++m) {
       const Visible visible(rows_[m], args_.window);
-      for (std::int32_t chunk = visible.first_chunk; chunk <= visible.last_chunk; ++chunk)
-        for (std::int32_t group = 0; group < kv_head_count(); ++group)
-          if (task++ % thread_count_ == thread_index) attend_one_chunk(m, visible, chunk, group, thread_index);
+      const std::int64_t task_count = std::int64_t{visible.last_chunk - visible.first_chunk + 1} * kv_head_count();
+      const auto piece = [&](std::int64_t task) {
+        return ChunkPiece{rows_[m].sequence, visible.first_chunk + static_cast<std::int32_t>(task / kv_head_count()),
+                          static_cast<std::int32_t>(task % kv_head_count())};
+      };
+      std::int64_t task = first_task;
+      for (; task < task_count; task += thread_count_) {
+        const bool has_next = task + thread_count_ < task_count;
+        attend_one_chunk(m, visible, piece(task), has_next ? piece(task + thread_count_) : ChunkPiece{}, thread_index);
+      }
+      first_task = task - task_count;
     }
   }
 
@@ -125,10 +140,23 @@ class Attention {
     return {-std::numeric_limits<float>::infinity(), 0.0f, output(m, head)};
   }
 
-  // A job for the positions below `end` of one chunk, widened into the thread's scratch where the cache is f16.
-  ChunkJob open_chunk(std::int32_t sequence, std::int32_t chunk, std::int32_t group, std::int32_t end,
-                      int thread_index) const {
-    const ChunkAddress address = chunk_address(args_.cache, sequence, chunk, group);
+  ChunkAddress address_of(const ChunkPiece& piece) const {
+    return chunk_address(args_.cache, piece.sequence, piece.chunk, piece.kv_head);
+  }
+
+  // Asks for bytes [begin, end) of both halves of a piece.
+  static void prefetch(const ChunkAddress& piece, std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kCacheLine = 64;
+    for (std::int64_t offset = begin; offset < end; offset += kCacheLine) {
+      __builtin_prefetch(piece.keys + offset, 0, 2);
+      __builtin_prefetch(piece.values + offset, 0, 2);
+    }
+  }
+
+  // A job for the positions below `end` of one piece, widened into the thread's scratch where the cache is f16.
+  // Meanwhile the piece that this thread needs next is on its way.
+  ChunkJob open_chunk(const ChunkPiece& piece, const ChunkPiece& next, std::int32_t end, int thread_index) const {
+    const ChunkAddress address = address_of(piece);
     ChunkJob job{};
     job.head_dim = head_dim();
     job.scale = args_.scale;
@@ -139,8 +167,11 @@ class Attention {
     float* keys = thread_scratch(thread_index);
     float* values = keys + std::int64_t{kChunkPositions} * head_dim();
     const auto* half_keys = reinterpret_cast<const std::uint16_t*>(address.keys);
-    for (std::int32_t octet = 0; octet < head_dim() / 8; ++octet)
+    constexpr std::int64_t kOctetBytes = kChunkPositions * 8 * sizeof(std::uint16_t);
+    for (std::int32_t octet = 0; octet < head_dim() / 8; ++octet) {
+      if (next.sequence >= 0) prefetch(address_of(next), octet * kOctetBytes, (octet + 1) * kOctetBytes);
       math_.widen(half_keys + octet * kChunkPositions * 8, keys + octet * kChunkPositions * 8, std::int64_t{end} * 8);
+    }
     math_.widen(reinterpret_cast<const std::uint16_t*>(address.values), values, std::int64_t{end} * head_dim());
     job.keys = keys;
     job.values = values;
@@ -182,7 +213,9 @@ class Attention {
         if (visible.sees(chunk)) chunk_end = std::max(chunk_end, visible.end_in(chunk));
       }
       if (chunk_end == 0) continue;
-      ChunkJob job = open_chunk(rows_[begin].sequence, chunk, group, chunk_end, thread_index);
+      const std::int32_t sequence = rows_[begin].sequence;
+      const ChunkPiece next = chunk < last_chunk ? ChunkPiece{sequence, chunk + 1, group} : ChunkPiece{};
+      ChunkJob job = open_chunk({sequence, chunk, group}, next, chunk_end, thread_index);
       for (std::int64_t m = begin; m < end; ++m) {
         const Visible visible(rows_[m], args_.window);
         if (!visible.sees(chunk)) continue;
@@ -208,13 +241,14 @@ class Attention {
       }
   }
 
-  void attend_one_chunk(std::int64_t m, const Visible& visible, std::int32_t chunk, std::int32_t group,
+  void attend_one_chunk(std::int64_t m, const Visible& visible, const ChunkPiece& piece, const ChunkPiece& next,
                         int thread_index) const {
-    ChunkJob job = open_chunk(rows_[m].sequence, chunk, group, visible.end_in(chunk), thread_index);
-    job.first = visible.first_in(chunk);
-    job.last = visible.end_in(chunk);
-    for (std::int32_t head = group * heads_per_group_; head < (group + 1) * heads_per_group_; ++head) {
-      float* stored = stored_part(m, head, chunk - visible.first_chunk);
+    ChunkJob job = open_chunk(piece, next, visible.end_in(piece.chunk), thread_index);
+    job.first = visible.first_in(piece.chunk);
+    job.last = visible.end_in(piece.chunk);
+    const std::int32_t first_head = piece.kv_head * heads_per_group_;
+    for (std::int32_t head = first_head; head < first_head + heads_per_group_; ++head) {
+      float* stored = stored_part(m, head, piece.chunk - visible.first_chunk);
       AttentionPart part{0.0f, 0.0f, stored + kPartHeader};
       job.query = query(m, head);
       math_.attend_chunk(job, part);

@@ -12,10 +12,9 @@
 
 namespace genai {
 
-enum class InstructionSet { scalar, avx2, avx512 };
+enum class InstructionSet { scalar, avx2, avx512, amx };  // amx: avx512 with matrix tiles
 
-// 128 quantised activations of one row, beside one tile of weights. q[64*h + 16*c + 4*j + e] is element i = 16*h + 4*c
-// + e of block j: the order of the weight planes, so that a vector of weights meets its activations without a shuffle.
+// 128 quantised activations of one row, four blocks of 32 in order.
 struct alignas(64) ActivationTile {
   std::int8_t q[kTileWidth];
   float scale[kTileBlocks];
@@ -46,7 +45,7 @@ struct MatmulJob {
 };
 
 // Bytes of workspace that HostMath::matmul wants for a matrix of `cols` columns.
-constexpr std::int64_t matmul_workspace_bytes(std::int64_t cols) { return padded_width(cols) * 32 + 4096; }
+constexpr std::int64_t matmul_workspace_bytes(std::int64_t cols) { return padded_width(cols) * 64 + 4096; }
 
 // One query head against one chunk of the cache, widened to float.
 struct ChunkJob {
@@ -114,5 +113,6 @@ extern const HostMath kScalarMath;
 // x86-64 only; not to be used before find_host_math has returned them.
 extern const HostMath kAvx2Math;
 extern const HostMath kAvx512Math;
+extern const HostMath kAmxMath;
 
 }  // namespace genai

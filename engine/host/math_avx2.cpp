@@ -51,9 +51,7 @@ void quantize_block(const __m256 (&x)[4], ActivationTile& tile, int j) {
   std::int32_t total = 0;
   for (int h = 0; h < 2; ++h) {
     const __m128i q = empty ? _mm_setzero_si128() : rounded_bytes(x[2 * h], x[2 * h + 1], 1.0f / scale);
-    alignas(16) std::int8_t bytes[16];
-    _mm_store_si128(reinterpret_cast<__m128i*>(bytes), q);
-    for (int c = 0; c < 4; ++c) __builtin_memcpy(tile.q + 64 * h + 16 * c + 4 * j, bytes + 4 * c, 4);
+    _mm_store_si128(reinterpret_cast<__m128i*>(tile.q + kBlockWidth * j + 16 * h), q);
     tile.half_sum[h][j] = sum_bytes(q);
     total += tile.half_sum[h][j];
   }

@@ -15,7 +15,8 @@ using vector::kHasMinimum;
 using vector::kHasSubScale;
 using vector::kIsSix;
 using vector::kPartialTiles;
-using Activations = vector::ActivationBlocks;
+template <int kRows>
+using Activations = vector::ActivationBlocks<kRows>;
 
 constexpr int kLaneRows[kStripRows] = {0, 2, 4, 6, 1, 3, 5, 7};
 
@@ -170,6 +171,20 @@ __m256i sum_pair(__m256i a, __m256i b) {
   return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
 }
 
+// The words (h, c) of each block j as lanes (c, j): [half h][c pair].
+void turn_activations(const ActivationTile& x, __m256i (&q)[2][2]) {
+  const __m256i low_01 = _mm256_unpacklo_epi32(load_bytes(x.q), load_bytes(x.q + 32));
+  const __m256i high_01 = _mm256_unpackhi_epi32(load_bytes(x.q), load_bytes(x.q + 32));
+  const __m256i low_23 = _mm256_unpacklo_epi32(load_bytes(x.q + 64), load_bytes(x.q + 96));
+  const __m256i high_23 = _mm256_unpackhi_epi32(load_bytes(x.q + 64), load_bytes(x.q + 96));
+  const __m256i c[4] = {_mm256_unpacklo_epi64(low_01, low_23), _mm256_unpackhi_epi64(low_01, low_23),
+                        _mm256_unpacklo_epi64(high_01, high_23), _mm256_unpackhi_epi64(high_01, high_23)};
+  for (int k = 0; k < 2; ++k) {
+    q[0][k] = _mm256_permute2x128_si256(c[2 * k], c[2 * k + 1], 0x20);
+    q[1][k] = _mm256_permute2x128_si256(c[2 * k], c[2 * k + 1], 0x31);
+  }
+}
+
 template <DType kDType>
 __m256 narrow_strip(const std::byte* strip, const ActivationTile* tiles, std::int64_t tile_count) {
   __m256 partials[4][kPartialTiles];
@@ -179,7 +194,8 @@ __m256 narrow_strip(const std::byte* strip, const ActivationTile* tiles, std::in
     const std::byte* tile = strip + t * tile_layout(kDType).tile_bytes;
     vector::prefetch_tile<Avx2, kDType>(tile);
     const ActivationTile& x = tiles[t];
-    const __m256i q[2][2] = {{load_bytes(x.q), load_bytes(x.q + 32)}, {load_bytes(x.q + 64), load_bytes(x.q + 96)}};
+    __m256i q[2][2];
+    turn_activations(x, q);
     const __m256 x_scale = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(x.scale));
     const __m256 x_sum = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(x.sum));
     __m256i zeros[2];
@@ -314,8 +330,8 @@ void widen_tile_of(const std::byte* tile, WideBlock<kDType>* blocks) {
 }
 
 // The dot of vectors first .. first + kCount - 1 of a block with row r of the activations.
-template <DType kDType, int kCount>
-inline __m256i wide_dot(const WideBlock<kDType>& block, const Activations& x, int r, int first) {
+template <DType kDType, int kCount, int kRows>
+inline __m256i wide_dot(const WideBlock<kDType>& block, const Activations<kRows>& x, int r, int first) {
   constexpr int kTogether = kPairSums<kDType> < kCount ? kPairSums<kDType> : kCount;
   __m256i dot = _mm256_setzero_si256();
 #pragma GCC unroll 8
@@ -324,7 +340,7 @@ inline __m256i wide_dot(const WideBlock<kDType>& block, const Activations& x, in
 #pragma GCC unroll 8
     for (int k = 0; k < kTogether; ++k) {
       const int vector = first + begin + k;
-      const __m256i q = _mm256_set1_epi32(x.get<std::int32_t>(r, 16 * vector));
+      const __m256i q = _mm256_set1_epi32(x.four(r, vector));
       const __m256i products = pair_products<kDType>(block.n[vector], q);
       sums = k == 0 ? products : _mm256_add_epi16(sums, products);
     }
@@ -354,7 +370,7 @@ struct Avx2Path {
     widen_tile_of<kDType>(strips[0] + offset, blocks);
   }
   template <DType kDType, int kRows>
-  static void wide_step(__m256 (&p)[kRows], const WideBlock<kDType>& block, const Activations& x) {
+  static void wide_step(__m256 (&p)[kRows], const WideBlock<kDType>& block, const Activations<kRows>& x) {
     Factors factors{};
     factors.scale = block.scale;
     if constexpr (kHasMinimum<kDType>) factors.minimum = block.minimum[0];
@@ -363,8 +379,7 @@ struct Avx2Path {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       __m256i low, high = _mm256_setzero_si256();
-      const std::int32_t sums[2] = {x.get<std::int32_t>(r, Activations::kHalfSums[0]),
-                                    x.get<std::int32_t>(r, Activations::kHalfSums[1])};
+      const std::int32_t sums[2] = {x.half_sum(r, 0), x.half_sum(r, 1)};
       if constexpr (kIsSix<kDType>) {
         low = _mm256_sub_epi32(wide_dot<kDType, 4>(block, x, r, 0), _mm256_set1_epi32(kZeroPoint<kDType> * sums[0]));
         high = _mm256_sub_epi32(wide_dot<kDType, 4>(block, x, r, 4), _mm256_set1_epi32(kZeroPoint<kDType> * sums[1]));
@@ -373,9 +388,12 @@ struct Avx2Path {
         if constexpr (kZeroPoint<kDType> != 0)
           low = _mm256_sub_epi32(low, _mm256_set1_epi32(kZeroPoint<kDType> * (sums[0] + sums[1])));
       }
-      p[r] = accumulate<kDType>(p[r], low, high, factors, _mm256_set1_ps(x.get<float>(r, Activations::kScale)),
-                                _mm256_set1_ps(x.get<float>(r, Activations::kSum)));
+      p[r] = accumulate<kDType>(p[r], low, high, factors, _mm256_set1_ps(x.scale(r)), _mm256_set1_ps(x.sum(r)));
     }
+  }
+  template <DType kDType>
+  void wide(const MatmulJob& job, const vector::WideJob& wide_job, const WideBlock<kDType>* blocks) const {
+    vector::broadcast_wide<Avx2Path, kDType>(job, wide_job, blocks);
   }
   [[gnu::noinline]] static void finish(const MatmulJob& job, std::int32_t m, std::int64_t first_row, int count,
                                        __m256 y) {
@@ -389,7 +407,7 @@ struct Avx2Path {
 
 void matmul_quantized_avx2(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
                            std::byte* workspace) {
-  vector::matmul_quantized<Avx2Path>(job, first_strip, strip_count, workspace);
+  vector::matmul_quantized(Avx2Path{}, job, first_strip, strip_count, workspace);
 }
 
 }  // namespace genai

@@ -28,30 +28,30 @@ void quantize_tile(const __m512 (&x)[2 * kTileBlocks], ActivationTile& tile) {
 
   const __m512 magic = _mm512_set1_ps(kRoundMagic);
   const __m512i magic_bits = _mm512_set1_epi32(static_cast<int>(kRoundMagicBits));
-  const __m512i by_lane = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m512i ones = _mm512_set1_epi8(1);
-  __m128i half_sums[2];
-  for (int h = 0; h < 2; ++h) {
-    __m128i q[kTileBlocks];
-    for (int j = 0; j < kTileBlocks; ++j) {
-      const __m512 rounded = _mm512_add_ps(_mm512_mul_ps(x[2 * j + h], _mm512_set1_ps(inverse[j])), magic);
-      const __mmask16 keep = (empty >> j & 1) != 0 ? 0 : 0xffff;
-      q[j] = _mm512_maskz_cvtepi32_epi8(keep, _mm512_sub_epi32(_mm512_castps_si512(rounded), magic_bits));
-    }
-    __m512i blocks = _mm512_castsi128_si512(q[0]);
-    blocks = _mm512_inserti32x4(blocks, q[1], 1);
-    blocks = _mm512_inserti32x4(blocks, q[2], 2);
-    blocks = _mm512_inserti32x4(blocks, q[3], 3);
-    // Dwords (j, c) to (c, j).
-    const __m512i plane = _mm512_permutexvar_epi32(by_lane, blocks);
-    _mm512_store_si512(tile.q + 64 * h, plane);
-    const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, plane);
-    const __m256i pairs = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
-    half_sums[h] = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
-    _mm_store_si128(reinterpret_cast<__m128i*>(tile.half_sum[h]), half_sums[h]);
+  alignas(64) std::int32_t sums[2 * kTileBlocks][4];  // of four activations each
+  for (int half = 0; half < 2 * kTileBlocks; ++half) {
+    const int j = half / 2;
+    const __m512 rounded = _mm512_add_ps(_mm512_mul_ps(x[half], _mm512_set1_ps(inverse[j])), magic);
+    const __mmask16 keep = (empty >> j & 1) != 0 ? 0 : 0xffff;
+    const __m128i q = _mm512_maskz_cvtepi32_epi8(keep, _mm512_sub_epi32(_mm512_castps_si512(rounded), magic_bits));
+    _mm_store_si128(reinterpret_cast<__m128i*>(tile.q + 16 * half), q);
+    _mm_store_si128(reinterpret_cast<__m128i*>(sums[half]), _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), q));
   }
+  // Elements (j, h, i) to (h, j, i), then the four sums of each half to one.
+  const __m512i low = _mm512_load_si512(sums[0]);
+  const __m512i high = _mm512_load_si512(sums[4]);
+  const __m512i h0 = _mm512_shuffle_i32x4(low, high, 0x88);
+  const __m512i h1 = _mm512_shuffle_i32x4(low, high, 0xdd);
+  const __m512i pairs = _mm512_add_epi32(_mm512_unpacklo_epi64(h0, h1), _mm512_unpackhi_epi64(h0, h1));
+  // In each 128-bit lane j: two sums of half 0, two of half 1.
+  const __m512i wholes = _mm512_add_epi32(pairs, _mm512_shuffle_epi32(pairs, _MM_PERM_CDAB));
+  const __m512i by_half =
+      _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0), wholes);
+  const __m256i half_sums = _mm512_castsi512_si256(by_half);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(tile.half_sum), half_sums);
+  const __m128i totals = _mm_add_epi32(_mm256_castsi256_si128(half_sums), _mm256_extracti128_si256(half_sums, 1));
   _mm_store_ps(tile.scale, scale);
-  _mm_store_ps(tile.sum, _mm_mul_ps(scale, _mm_cvtepi32_ps(_mm_add_epi32(half_sums[0], half_sums[1]))));
+  _mm_store_ps(tile.sum, _mm_mul_ps(scale, _mm_cvtepi32_ps(totals)));
 }
 
 void quantize_row(const float* x, std::int32_t width, ActivationTile* tiles) {
@@ -130,13 +130,18 @@ LogitScan scan_logits(const float* row, std::int32_t begin, std::int32_t end, st
   _mm512_storeu_ps(values, best);
   _mm512_storeu_si512(indices, best_index);
   const vector::LaneBest winner = vector::best_lane<Avx512>(values, indices);
-  return {winner.value, winner.index, nonfinite, static_cast<std::uint64_t>(_mm512_reduce_add_epi64(hash))};
+  std::uint64_t hashes[8];
+  _mm512_storeu_si512(hashes, hash);
+  std::uint64_t hash_sum = 0;
+  for (const std::uint64_t lane : hashes) hash_sum += lane;
+  return {winner.value, winner.index, nonfinite, hash_sum};
 }
 
 void embed_row(const PackedMatrix& matrix, std::int64_t row, float scale, float* out) {
   kScalarMath.embed_row(matrix, row, scale, out);
 }
 
+template <auto kQuantized>
 void matmul(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count, std::byte* workspace) {
   switch (job.matrix.dtype) {
     case DType::F32:
@@ -146,29 +151,35 @@ void matmul(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_c
     case DType::BF16:
       return vector::matmul_float<Avx512, DType::BF16>(job, first_strip, strip_count);
     default:
-      return matmul_quantized_avx512(job, first_strip, strip_count, workspace);
+      return kQuantized(job, first_strip, strip_count, workspace);
   }
+}
+
+template <auto kQuantized>
+constexpr HostMath table(InstructionSet instruction_set, const char* name) {
+  return {
+      .instruction_set = instruction_set,
+      .name = name,
+      .rms_norm = vector::rms_norm<Avx512>,
+      .rms_norm_add = vector::rms_norm_add<Avx512>,
+      .quantize_row = quantize_row,
+      .matmul = matmul<kQuantized>,
+      .embed_row = embed_row,
+      .gate = vector::gate<Avx512>,
+      .rotate_head = vector::rotate_head<Avx512>,
+      .narrow = narrow,
+      .widen = widen,
+      .attend_chunk = vector::attend_chunk<Avx512>,
+      .merge_chunk = vector::merge_chunk<Avx512>,
+      .finish_attention = vector::finish_attention<Avx512>,
+      .scan_logits = scan_logits,
+  };
 }
 
 }  // namespace
 
-const HostMath kAvx512Math = {
-    .instruction_set = InstructionSet::avx512,
-    .name = "avx512",
-    .rms_norm = vector::rms_norm<Avx512>,
-    .rms_norm_add = vector::rms_norm_add<Avx512>,
-    .quantize_row = quantize_row,
-    .matmul = matmul,
-    .embed_row = embed_row,
-    .gate = vector::gate<Avx512>,
-    .rotate_head = vector::rotate_head<Avx512>,
-    .narrow = narrow,
-    .widen = widen,
-    .attend_chunk = vector::attend_chunk<Avx512>,
-    .merge_chunk = vector::merge_chunk<Avx512>,
-    .finish_attention = vector::finish_attention<Avx512>,
-    .scan_logits = scan_logits,
-};
+const HostMath kAvx512Math = table<matmul_quantized_avx512>(InstructionSet::avx512, "avx512");
+const HostMath kAmxMath = table<matmul_quantized_amx>(InstructionSet::amx, "amx");
 
 }  // namespace genai
 #endif

@@ -128,8 +128,10 @@ struct Avx512 {
 
 }  // namespace
 
-// The quantised products (math_avx512_matmul.cpp).
+// The quantised products (math_avx512_matmul.cpp, math_avx512_amx.cpp).
 void matmul_quantized_avx512(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
                              std::byte* workspace);
+void matmul_quantized_amx(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
+                          std::byte* workspace);
 
 }  // namespace genai

@@ -4,7 +4,8 @@
 //   narrow  for few rows of activations, straight from the tiles: P::narrow gives one row of activations times all
 //   lanes wide    the strips are unpacked once into the thread's workspace (P::widen_tile, a P::Block for each block of
 //   32), then
-//           P::wide_step broadcasts four activations at a time to all lanes, for several rows of activations together
+//           P::wide multiplies them with many rows; broadcast_wide below does so by broadcasting four activations at a
+//           time to all lanes (P::wide_step)
 // See NOTE [Code for one instruction set] in math_vector.h.
 #pragma once
 #include <cstddef>
@@ -39,27 +40,52 @@ inline void prefetch_tile(const std::byte* tile) {
   for (int line = 0; line < kLines; ++line) __builtin_prefetch(tile + kAhead + line * kCacheLine);
 }
 
-// One block of some neighbouring rows of activations. All that belongs to block j of a tile lies at fixed distances
-// from &tile + 4 * j, so that few registers address it all.
-struct ActivationBlocks {
-  static constexpr int kScale = offsetof(ActivationTile, scale);
-  static constexpr int kSum = offsetof(ActivationTile, sum);
-  static constexpr int kHalfSums[2] = {offsetof(ActivationTile, half_sum),
-                                       offsetof(ActivationTile, half_sum) + 4 * kTileBlocks};
+// One block of kRows neighbouring rows of activations, addressed by few registers: of every fourth row its bytes, and
+// what else ActivationTile has for it, from &tile.scale[j] on.
+template <int kRows>
+class ActivationBlocks {
+ public:
+  [[gnu::always_inline]] ActivationBlocks(const std::byte* tile, int j, std::int64_t stride)
+      : stride_(stride), stride_3_(3 * stride) {
+#pragma GCC unroll 4
+    for (int k = 0; k < kGroups; ++k) {
+      bytes_[k] = tile + kBlockWidth * j + 4 * k * stride;
+      floats_[k] = tile + offsetof(ActivationTile, scale) + 4 * j + 4 * k * stride;
+    }
+  }
 
-  const std::byte* low;   // of row 0
-  const std::byte* high;  // of row 4
-  std::int64_t stride;
-  std::int64_t stride_3;
+  // To the same block 8 tiles, that is 32 blocks, further on.
+  [[gnu::always_inline]] void advance() {
+    for (const std::byte*& from : bytes_) from += kPartialTiles * sizeof(ActivationTile);
+    for (const std::byte*& from : floats_) from += kPartialTiles * sizeof(ActivationTile);
+  }
+  // Activations 4 * vector .. 4 * vector + 3 of row r.
+  [[gnu::always_inline]] std::int32_t four(int r, int vector) const { return get<std::int32_t>(bytes_, r, 4 * vector); }
+  [[gnu::always_inline]] float scale(int r) const { return get<float>(floats_, r, 0); }
+  [[gnu::always_inline]] float sum(int r) const { return get<float>(floats_, r, kStep); }
+  [[gnu::always_inline]] std::int32_t half_sum(int r, int h) const {
+    return get<std::int32_t>(floats_, r, (2 + h) * kStep);
+  }
+
+ private:
+  static constexpr int kGroups = (kRows + 3) / 4;
+  static constexpr int kStep = 4 * kTileBlocks;
+  static_assert(offsetof(ActivationTile, sum) == offsetof(ActivationTile, scale) + kStep);
+  static_assert(offsetof(ActivationTile, half_sum) == offsetof(ActivationTile, scale) + 2 * kStep);
 
   template <class T>
-  [[gnu::always_inline]] T get(int r, int offset) const {
+  [[gnu::always_inline]] T get(const std::byte* const (&from)[kGroups], int r, int offset) const {
     const int k = r % 4;
-    const std::byte* row = (r < 4 ? low : high) + (k == 0 ? 0 : k == 1 ? stride : k == 2 ? 2 * stride : stride_3);
+    const std::byte* row = from[r / 4] + (k == 0 ? 0 : k == 1 ? stride_ : k == 2 ? 2 * stride_ : stride_3_);
     T value;
     __builtin_memcpy(&value, row + offset, sizeof value);
     return value;
   }
+
+  const std::byte* bytes_[kGroups];
+  const std::byte* floats_[kGroups];
+  std::int64_t stride_;
+  std::int64_t stride_3_;
 };
 
 // The product of kRows rows of activations from row m on with the rows of weights in `blocks`.
@@ -75,12 +101,10 @@ void wide_rows(const MatmulJob& job, const typename P::template Block<kDType>* b
     Floats<V> p[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) p[r] = V::zero();
-    const std::byte* x =
-        job.input + m * stride + part / kTileBlocks * sizeof(ActivationTile) + 4 * (part % kTileBlocks);
-    for (std::int64_t b = part; b < block_count; b += kPartials) {
-      P::template wide_step<kDType, kRows>(p, blocks[b], {x, x + 4 * stride, stride, 3 * stride});
-      x += kPartialTiles * sizeof(ActivationTile);
-    }
+    ActivationBlocks<kRows> x(job.input + m * stride + part / kTileBlocks * sizeof(ActivationTile),
+                              static_cast<int>(part % kTileBlocks), stride);
+    for (std::int64_t b = part; b < block_count; b += kPartials, x.advance())
+      P::template wide_step<kDType, kRows>(p, blocks[b], x);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) y[r] = part == 0 ? p[r] : V::add(y[r], p[r]);
   }
@@ -91,23 +115,47 @@ void wide_rows(const MatmulJob& job, const typename P::template Block<kDType>* b
   }
 }
 
+// What P::wide has to do: rows begin .. end - 1 of the activations with the rows of weights in `blocks`.
+struct WideJob {
+  std::int64_t block_count;
+  std::int32_t begin;
+  std::int32_t end;
+  std::int64_t first_row;
+  int count;
+};
+
 template <class P, DType kDType>
-void matmul_quantized(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count, std::byte* workspace) {
+void broadcast_wide(const MatmulJob& job, const WideJob& wide, const typename P::template Block<kDType>* blocks) {
+  const auto rows = [&]<int kRows>(std::int32_t m) {
+    wide_rows<P, kDType, kRows>(job, blocks, wide.block_count, m, wide.first_row, wide.count);
+    return m + kRows;
+  };
+  std::int32_t m = wide.begin;
+  while (m + P::kWideRows <= wide.end) m = rows.template operator()<P::kWideRows>(m);
+  if constexpr (P::kWideRows > 4)
+    if (((wide.end - m) & 4) != 0) m = rows.template operator()<4>(m);
+  if (((wide.end - m) & 2) != 0) m = rows.template operator()<2>(m);
+  if (((wide.end - m) & 1) != 0) m = rows.template operator()<1>(m);
+}
+
+template <class P, DType kDType>
+void matmul_quantized(const P& path, const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
+                      std::byte* workspace) {
   // Activations of this size stay in the second-level cache while strips pass by.
-  constexpr std::int64_t kResidentBytes = std::int64_t{1} << 20;
-  constexpr int kWideRows = P::kWideRows;
-  constexpr std::int64_t kLeastRows = 6 * 8;  // below this, unpacking the weights again for each turn costs too much
+  constexpr std::int64_t kResidentBytes = std::int64_t{5} << 18;
+  constexpr std::int64_t kRowStep = 16;
+  // For fewer, unpacking the weights again each turn costs too much.
+  constexpr std::int64_t kLeastRows = 3 * kRowStep;
   using Block = typename P::template Block<kDType>;
   static_assert(sizeof(Block) <= 32 * kBlockWidth, "matmul_workspace_bytes is too small");
   const std::int64_t tile_count = (job.matrix.cols + kTileWidth - 1) / kTileWidth;
   const std::int64_t bytes_each = tile_count * tile_layout(kDType).tile_bytes;
   auto* blocks = reinterpret_cast<Block*>(workspace);
   const bool narrow = job.row_count <= P::template kNarrowRows<kDType>;
-  const std::int64_t fitting = kResidentBytes / job.input_stride_bytes / kWideRows * kWideRows;
+  const std::int64_t fitting = kResidentBytes / job.input_stride_bytes / kRowStep * kRowStep;
   const std::int64_t rows_at_once = fitting < kLeastRows ? kLeastRows : fitting;
   for (std::int64_t begin = 0; begin < job.row_count; begin += rows_at_once) {
-    const std::int32_t end =
-        static_cast<std::int32_t>(begin + rows_at_once < job.row_count ? begin + rows_at_once : job.row_count);
+    const std::int64_t end = begin + rows_at_once < job.row_count ? begin + rows_at_once : job.row_count;
     for (std::int64_t i = 0; i < strip_count; i += P::kStrips) {
       const std::byte* strips[P::kStrips];  // a strip that is not there is the last one again
       for (int k = 0; k < P::kStrips; ++k)
@@ -115,48 +163,43 @@ void matmul_quantized(const MatmulJob& job, std::int64_t first_strip, std::int64
       const std::int64_t first_row = (first_strip + i) * kStripRows;
       const std::int64_t strip_end = first_strip + (i + P::kStrips < strip_count ? i + P::kStrips : strip_count);
       const std::int64_t row_end = strip_end * kStripRows < job.matrix.rows ? strip_end * kStripRows : job.matrix.rows;
-      const int count = static_cast<int>(row_end - first_row);
-      std::int32_t m = static_cast<std::int32_t>(begin);
+      const WideJob wide{tile_count * kTileBlocks, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end),
+                         first_row, static_cast<int>(row_end - first_row)};
       if (narrow) {
-        for (; m < end; ++m) {
+        for (std::int32_t m = wide.begin; m < wide.end; ++m) {
           const auto* tiles = reinterpret_cast<const ActivationTile*>(job.input + m * job.input_stride_bytes);
-          P::finish(job, m, first_row, count, P::template narrow<kDType>(strips, tiles, tile_count));
+          P::finish(job, m, first_row, wide.count, P::template narrow<kDType>(strips, tiles, tile_count));
         }
         continue;
       }
       for (std::int64_t t = 0; t < tile_count; ++t)
         P::template widen_tile<kDType>(strips, t * tile_layout(kDType).tile_bytes, blocks + t * kTileBlocks);
-      const std::int64_t block_count = tile_count * kTileBlocks;
-      for (; m + kWideRows <= end; m += kWideRows)
-        wide_rows<P, kDType, kWideRows>(job, blocks, block_count, m, first_row, count);
-      if constexpr (kWideRows > 4)
-        if (((end - m) & 4) != 0) wide_rows<P, kDType, 4>(job, blocks, block_count, m, first_row, count), m += 4;
-      if (((end - m) & 2) != 0) wide_rows<P, kDType, 2>(job, blocks, block_count, m, first_row, count), m += 2;
-      if (((end - m) & 1) != 0) wide_rows<P, kDType, 1>(job, blocks, block_count, m, first_row, count);
+      path.template wide<kDType>(job, wide, blocks);
     }
   }
 }
 
 // REQUIRES: a quantised type.
 template <class P>
-void matmul_quantized(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count, std::byte* workspace) {
+void matmul_quantized(const P& path, const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
+                      std::byte* workspace) {
   switch (job.matrix.dtype) {
     case DType::Q4_0:
-      return matmul_quantized<P, DType::Q4_0>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q4_0>(path, job, first_strip, strip_count, workspace);
     case DType::Q4_1:
-      return matmul_quantized<P, DType::Q4_1>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q4_1>(path, job, first_strip, strip_count, workspace);
     case DType::Q5_0:
-      return matmul_quantized<P, DType::Q5_0>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q5_0>(path, job, first_strip, strip_count, workspace);
     case DType::Q5_1:
-      return matmul_quantized<P, DType::Q5_1>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q5_1>(path, job, first_strip, strip_count, workspace);
     case DType::Q8_0:
-      return matmul_quantized<P, DType::Q8_0>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q8_0>(path, job, first_strip, strip_count, workspace);
     case DType::Q4_K:
-      return matmul_quantized<P, DType::Q4_K>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q4_K>(path, job, first_strip, strip_count, workspace);
     case DType::Q5_K:
-      return matmul_quantized<P, DType::Q5_K>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q5_K>(path, job, first_strip, strip_count, workspace);
     case DType::Q6_K:
-      return matmul_quantized<P, DType::Q6_K>(job, first_strip, strip_count, workspace);
+      return matmul_quantized<P, DType::Q6_K>(path, job, first_strip, strip_count, workspace);
     default:
       return;  // float types have their own way
   }

@@ -43,9 +43,6 @@ void rms_norm_add(float* x, const float* y, const float* weight, float epsilon, 
   for (std::int32_t i = 0; i < width; ++i) x[i] = x[i] + (y[i] * inverse) * weight[i];
 }
 
-// Where element i of block j lies in a tile: in the plane of its half h, and there in the order (c, j, e).
-constexpr int tile_position(int j, int i) { return 16 * (i / 4) + 4 * j + i % 4; }
-
 void quantize_block(const float (&x)[kBlockWidth], ActivationTile& tile, int j) {
   std::uint32_t largest_bits = 0;
   for (const float value : x) largest_bits = std::max(largest_bits, float_bits(value) & 0x7fffffffu);
@@ -54,7 +51,7 @@ void quantize_block(const float (&x)[kBlockWidth], ActivationTile& tile, int j) 
   std::int32_t half_sum[2] = {};
   for (int i = 0; i < kBlockWidth; ++i) {
     const std::int8_t q = quantize_activation(x[i], inverse);
-    tile.q[tile_position(j, i)] = q;
+    tile.q[kBlockWidth * j + i] = q;
     half_sum[i / 16] += q;
   }
   tile.scale[j] = scale;
@@ -116,7 +113,7 @@ WideBlock block_factors(const std::byte* tile, int g, int j) {
   }
 }
 
-// The integers n - zero point of row g of a tile, in the order of ActivationTile::q.
+// The integers n - zero point of row g of a tile, in order.
 template <DType kDType>
 void unpack_tile_row(const std::byte* tile, int g, std::int8_t* n) {
   constexpr TileLayout kLayout = tile_layout(kDType);
@@ -137,7 +134,7 @@ void unpack_tile_row(const std::byte* tile, int g, std::int8_t* n) {
               value |= static_cast<int>(word_of(tile + kLayout.high_bits, lane) >> (8 * e + 4 * h + j) & 1u) << 4;
             }
           }
-          n[64 * h + 16 * c + within] = static_cast<std::int8_t>(value - kLayout.zero_point);
+          n[kBlockWidth * j + 16 * h + 4 * c + e] = static_cast<std::int8_t>(value - kLayout.zero_point);
         }
       }
     }
@@ -146,7 +143,7 @@ void unpack_tile_row(const std::byte* tile, int g, std::int8_t* n) {
 
 // One row of weights, unpacked.
 struct WideRow {
-  std::int8_t* n;     // [tile][128] in the order of ActivationTile::q
+  std::int8_t* n;     // [tile][128]
   WideBlock* blocks;  // [tile][4]
 };
 
@@ -172,8 +169,7 @@ struct WideStrip {
 
 std::int32_t half_dot(const std::int8_t* n, const std::int8_t* q) {
   std::int32_t sum = 0;
-  for (int c = 0; c < 4; ++c)
-    for (int e = 0; e < 4; ++e) sum += n[16 * c + e] * q[16 * c + e];
+  for (int i = 0; i < kBlockWidth / 2; ++i) sum += n[i] * q[i];
   return sum;
 }
 
@@ -183,9 +179,9 @@ float quantized_dot(const WideRow& row, const ActivationTile* tiles, std::int64_
     const ActivationTile& x = tiles[t];
     for (int j = 0; j < kTileBlocks; ++j) {
       const WideBlock& block = row.blocks[t * kTileBlocks + j];
-      const std::int8_t* n = row.n + t * kTileWidth + 4 * j;
-      const std::int8_t* q = x.q + 4 * j;
-      const std::int32_t dot = half_dot(n, q) * block.sub_scale[0] + half_dot(n + 64, q + 64) * block.sub_scale[1];
+      const std::int8_t* n = row.n + t * kTileWidth + kBlockWidth * j;
+      const std::int8_t* q = x.q + kBlockWidth * j;
+      const std::int32_t dot = half_dot(n, q) * block.sub_scale[0] + half_dot(n + 16, q + 16) * block.sub_scale[1];
       float& p = partials[(t * kTileBlocks + j) % kQuantPartials];
       p = exact_fma(static_cast<float>(dot), block.scale * x.scale[j], p);
       if (minimum) p = exact_fma(block.minimum, x.sum[j], p);
@@ -312,8 +308,7 @@ void embed_quantized(const std::byte* strip, int g, std::int32_t cols, float sca
       const int j = k / kBlockWidth;
       const int i = k % kBlockWidth;
       const WideBlock block = block_factors<kDType>(tile, g, j);
-      float w =
-          (block.scale * static_cast<float>(block.sub_scale[i / 16])) * static_cast<float>(n[tile_position(j, i)]);
+      float w = (block.scale * static_cast<float>(block.sub_scale[i / 16])) * static_cast<float>(n[k]);
       if constexpr (has_minimum(kDType)) w = w + block.minimum;
       out[begin + k] = w * scale;
     }

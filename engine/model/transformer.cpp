@@ -79,13 +79,6 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
   return space;
 }
 
-PassTraffic& PassTraffic::operator+=(const PassTraffic& other) {
-  for (std::size_t lane = 0; lane < read_bytes.size(); ++lane) read_bytes[lane] += other.read_bytes[lane];
-  copied_bytes += other.copied_bytes;
-  copies += other.copies;
-  return *this;
-}
-
 Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache,
                          const Workspace& workspace, const PassLimits& limits, Kernels& kernels, CopyRing& ring,
                          std::int32_t output_chunk)

@@ -1,7 +1,6 @@
 // transformer.h - one forward pass as calls on Kernels: no allocation, no I/O, nothing that knows a device. Buffers are
 // laid out once in one workspace; every pass of every width uses the same addresses, so any pass may be captured.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,6 +12,7 @@
 #include "engine/model/model_config.h"
 #include "engine/model/weight_map.h"
 #include "engine/residency/copy_ring.h"
+#include "engine/residency/pass_traffic.h"
 
 namespace genai {
 
@@ -52,15 +52,6 @@ struct PassShape {
   std::int32_t row_count = 1;
   std::int32_t first_logit_row = 0;
   std::int32_t logit_row_count = 0;
-};
-
-// What a pass reads of the weights' matrices, by lane, and what the ring did for it. Exact.
-struct PassTraffic {
-  std::array<std::uint64_t, kLaneCount> read_bytes{};
-  std::uint64_t copied_bytes = 0;
-  std::uint64_t copies = 0;
-
-  PassTraffic& operator+=(const PassTraffic& other);
 };
 
 class Transformer {

@@ -2,8 +2,8 @@
 // device, no clock, no file. What it forecasts in bytes is what a step then counts, exactly.
 //
 // Matrices are split at strips of 8 rows. The strips of all matrices are ordered once, so that every prefix of the
-// order holds about the same share of every matrix; the resident strips are the longest prefix that fits. So in one mode
-// more budget never takes a strip out of device memory, and less than one strip of the budget stays unused.
+// order holds about the same share of every matrix; the resident strips are the longest prefix that fits. So in one
+// mode more budget never takes a strip out of device memory, and less than one strip of the budget stays unused.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,7 +1,8 @@
 // cuda_bench.cpp - speed of the CUDA kernels on synthetic weights: every matrix shape of a model by itself, then whole
 // dependent decode steps as one captured graph, then a prefill pass, and the same steps with one kind of operation
 // only. Prints one JSON object a line; flushes each.
-//   genai_cuda_bench [--model 0.5b|7b|14b|32b|70b] [--type Q4_0|Q4_K_M|Q8_0] [--rows 1,2,4,8,16] [--contexts 1024,4096]
+//   genai_cuda_bench [--model tiny|0.5b|7b|14b|32b|70b] [--type Q4_0|Q4_K_M|Q8_0] [--rows 1,2,4,8,16] [--contexts
+//   1024,4096]
 //                    [--prefill 512] [--skip-shapes] [--skip-parts]
 #include <algorithm>
 #include <chrono>
@@ -27,11 +28,10 @@ struct ModelShape {
   bool bias;
 };
 
-constexpr ModelShape kModels[] = {{"0.5b", 896, 24, 14, 2, 64, 4864, 151936, true},
-                                  {"7b", 3584, 28, 28, 4, 128, 18944, 152064, true},
-                                  {"14b", 5120, 48, 40, 8, 128, 13824, 152064, true},
-                                  {"32b", 5120, 64, 40, 8, 128, 27648, 152064, true},
-                                  {"70b", 8192, 80, 64, 8, 128, 28672, 128256, false}};
+constexpr ModelShape kModels[] = {
+    {"tiny", 256, 2, 4, 2, 64, 512, 1000, true},        {"0.5b", 896, 24, 14, 2, 64, 4864, 151936, true},
+    {"7b", 3584, 28, 28, 4, 128, 18944, 152064, true},  {"14b", 5120, 48, 40, 8, 128, 13824, 152064, true},
+    {"32b", 5120, 64, 40, 8, 128, 27648, 152064, true}, {"70b", 8192, 80, 64, 8, 128, 28672, 128256, false}};
 
 // Device memory that lives until the program ends.
 class Memory {

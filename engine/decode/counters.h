@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/model/transformer.h"
+#include "engine/residency/pass_traffic.h"
 
 namespace genai {
 
