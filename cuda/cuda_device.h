@@ -13,7 +13,7 @@ namespace genai::cuda {
 struct DeviceTraits {
   int ordinal = 0;
   int driver_version = 0;      // as the driver counts: 13000 is 13.0
-  int compute_capability = 0;  // 90 is 9.0
+  int compute_capability = 0;  // 90 is 9.0; that of this build's kernels where it is lower than the device's
   int sm_count = 0;
   int l2_bytes = 0;
   int shared_bytes_per_block = 0;  // after opting in

@@ -22,6 +22,7 @@ void expect_cache(const CacheView& cache, int head_count) {
 }  // namespace
 
 CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
+  traits_.compute_capability = std::min(traits_.compute_capability, compiled_capability());
   if (traits_.compute_capability < 90) return;
   prepare_matmul_row(traits_);
   prepare_matmul_rows(traits_);

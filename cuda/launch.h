@@ -56,6 +56,10 @@ void launch_kernel(const char* kernel_name, void (*kernel)(Parameters...), const
   if (status != cudaSuccess) throw_cuda_error(status, kernel_name, __FILE__, __LINE__);
 }
 
+// The compute capability that the kernels in use were compiled for. Where the device is newer than this build, that is
+// less than the device's, and instructions in between were left out (ptx.cuh).
+int compiled_capability();
+
 // Activations as a product with quantised weights reads them, for M rows of K values padded to `width`.
 struct PreparedInput {
   signed char* quants;  // (M, width)

@@ -152,4 +152,10 @@ TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& arg
   return prepared;
 }
 
+int compiled_capability() {
+  cudaFuncAttributes attributes = {};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, prepare_kernel));
+  return attributes.ptxVersion;
+}
+
 }  // namespace genai::cuda
