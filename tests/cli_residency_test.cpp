@@ -1,0 +1,151 @@
+// Models larger than the budget, through the executable: same text in every mode, counters of the report, the plan
+// before it, and what a budget too small says.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tests/catch.h"
+#include "tests/cli_process.h"
+#include "tests/shared_data.h"
+
+using namespace genai::test;
+using Json = nlohmann::json;
+
+namespace {
+
+std::vector<std::string> base(const std::string& model) { return {"-m", model, "-c", "128", "-ub", "16", "-t", "1"}; }
+
+Json run_report(const std::string& model, std::vector<std::string> more, std::string* text = nullptr,
+                const ProcessOptions& options = {}) {
+  std::vector<std::string> arguments = base(model);
+  for (const char* word : {"-p", "hello there", "-n", "40", "--ignore-eos", "--report", "json", "--log-level", "error"})
+    arguments.emplace_back(word);
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const ProcessResult result = run_genai(arguments, options);
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  if (text != nullptr) *text = result.out;
+  return Json::parse(result.err);
+}
+
+Json plan(const std::string& model, std::vector<std::string> more) {
+  std::vector<std::string> arguments = base(model);
+  arguments.insert(arguments.begin(), "plan");
+  arguments.emplace_back("--json");
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const ProcessResult result = run_genai(arguments);
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  return Json::parse(result.out);
+}
+
+}  // namespace
+
+TEST_CASE("cli: every offload mode writes the resident text and counts what the plan said") {
+  const auto path = shared_data("reference/tiny/tiny-llama-F16.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  const std::string model = path->string();
+  std::string expected;
+  const Json resident = run_report(model, {}, &expected);
+  CHECK(resident["mode"] == "resident");
+  CHECK(resident["cold_bytes"] == 0);
+  CHECK(resident["htod_bytes"] == 0);
+  CHECK_FALSE(resident.contains("traffic_over_floor"));
+  CHECK_FALSE(resident.contains("budget_bytes"));
+
+  const std::string budget = "11MiB";
+  for (const char* mode : {"stream", "zerocopy", "host", "split", "auto"}) {
+    INFO(mode);
+    std::string text;
+    const std::vector<std::string> flags{"--gpu-budget", budget, "--weight-offload", mode};
+    const Json report = run_report(model, flags, &text);
+    const Json planned = plan(model, flags);
+    CHECK(text == expected);
+    CHECK(report["logits_hash"] == resident["logits_hash"]);
+    CHECK(report["mode"] == planned["mode"]);
+    CHECK(report["mode"] == (std::string(mode) == "auto" ? "stream" : mode));
+    CHECK(report["cold_bytes"] == planned["cold_bytes"]);
+    CHECK(report["cold_bytes"] > 0);
+    const std::uint64_t steps = report["replays"];
+    REQUIRE(steps == 39);
+    CHECK(report["htod_bytes"] == steps * planned["step_bytes"]["ring"].get<std::uint64_t>());
+    CHECK(report["zero_copy_bytes"] == steps * planned["step_bytes"]["zero_copy"].get<std::uint64_t>());
+    CHECK(report["host_computed_bytes"] == steps * planned["step_bytes"]["host"].get<std::uint64_t>());
+    CHECK(report["evictions"] == report["page_ins"]);
+    CHECK(report["committed_peak_bytes"] <= report["budget_bytes"]);
+    if (report["floor_bytes_per_step"] > 0) CHECK(report["traffic_over_floor"] == 1.0);
+    // The environment's twin does the same.
+    ProcessOptions twin;
+    twin.environment = {{"GENAI_GPU_BUDGET", budget}, {"GENAI_WEIGHT_OFFLOAD", mode}};
+    CHECK(run_report(model, {}, nullptr, twin)["htod_bytes"] == report["htod_bytes"]);
+  }
+}
+
+TEST_CASE("cli: a budget too small is exit 5 with a ledger and a budget that works") {
+  const auto path = shared_data("reference/tiny/tiny-llama-F16.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  const std::string model = path->string();
+  for (const char* mode : {"off", "stream", "zerocopy", "host", "split", "auto"}) {
+    for (const char* budget : {"1MiB", "4MiB"}) {
+      std::vector<std::string> arguments = base(model);
+      for (const char* word : {"-p", "hello", "-n", "2", "--gpu-budget", budget, "--weight-offload", mode})
+        arguments.emplace_back(word);
+      const ProcessResult result = run_genai(arguments);
+      INFO(mode << " " << budget << ": " << result.err);
+      CHECK(result.exit_code == 5);
+      CHECK(result.out.empty());
+      CHECK(result.err.find("kv cache") != std::string::npos);
+      const std::string phrase = "the smallest budget that works is ";
+      const std::size_t at = result.err.find(phrase);
+      REQUIRE(at != std::string::npos);
+      const std::string smallest =
+          result.err.substr(at + phrase.size(), result.err.find(' ', at + phrase.size()) - at - phrase.size());
+      std::replace(arguments.begin(), arguments.end(), std::string(budget), smallest + "B");
+      CHECK(run_genai(arguments).exit_code == 0);
+    }
+  }
+}
+
+TEST_CASE("cli: named matrices are kept cold, and that contradicts offload off") {
+  const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  const std::string model = path->string();
+  std::string expected;
+  std::string text;
+  run_report(model, {}, &expected);
+  const Json report = run_report(model, {"--cold", "ffn_down", "--weight-offload", "stream"}, &text);
+  CHECK(text == expected);
+  CHECK(report["htod_bytes"] > 0);
+  std::vector<std::string> arguments = base(model);
+  for (const char* word : {"-p", "a", "--cold", "ffn_down", "--weight-offload", "off"}) arguments.emplace_back(word);
+  CHECK(run_genai(arguments).exit_code == 2);
+  arguments.back() = "sometimes";
+  CHECK(run_genai(arguments).exit_code == 2);
+}
+
+TEST_CASE("cli: perplexity has the same bits for every -ub and budget, and knows a model from its quantised form") {
+  const auto exact = shared_data("reference/tiny/tiny-llama-F32.gguf");
+  const auto coarse = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!exact || !coarse) GENAI_SKIP("the tiny reference models are not there");
+  std::string text;
+  for (int word = 0; word < 60; ++word) text += "word " + std::to_string(word * 7919 % 101) + ", ";
+  ProcessOptions options;
+  options.input = text;
+  const auto score = [&](const std::string& model, std::vector<std::string> more) {
+    std::vector<std::string> arguments{"perplexity", "-m", model, "-p", "-", "-c", "64", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProcessResult result = run_genai(arguments, options);
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    return Json::parse(result.out);
+  };
+  const Json whole = score(coarse->string(), {});
+  CHECK(whole["windows"] > 2);
+  CHECK(whole["predictions"] == 63 * whole["windows"].get<int>());
+  CHECK_FALSE(whole.contains("mean_kl"));
+  for (const char* rows : {"1", "7", "64"}) CHECK(score(coarse->string(), {"-ub", rows}) == whole);
+  CHECK(score(coarse->string(), {"--cold", "weight"})["logits_hash"] == whole["logits_hash"]);
+  CHECK(score(coarse->string(), {"--chunks", "1"})["windows"] == 1);
+  CHECK(score(coarse->string(), {"--reference", exact->string()})["mean_kl"] > 0.0);
+  CHECK(run_genai({"perplexity", "-m", coarse->string(), "-p", "short"}).exit_code == 2);
+  CHECK(run_genai({"perplexity", "-m", coarse->string(), "-p", "short", "-c", "1"}).exit_code == 2);
+}
