@@ -79,11 +79,13 @@ struct Avx2 {
     return _mm256_blendv_ps(set(other), x, _mm256_castsi256_ps(inside));
   }
 
-  static void load_pairs(const float* from, Floats& even, Floats& odd) {
-    const Floats low = load(from);
-    const Floats high = load(from + 8);
+  // Lanes 0 2 4 6 and 1 3 5 7 of `low` and then of `high`.
+  static void split_pairs(Floats low, Floats high, Floats& even, Floats& odd) {
     even = in_order(_mm256_shuffle_ps(low, high, 0x88));
     odd = in_order(_mm256_shuffle_ps(low, high, 0xdd));
+  }
+  static void load_pairs(const float* from, Floats& even, Floats& odd) {
+    split_pairs(load(from), load(from + kLanes), even, odd);
   }
   static void store_pairs(float* to, Floats even, Floats odd) {
     const Floats low = _mm256_unpacklo_ps(even, odd);
@@ -91,8 +93,7 @@ struct Avx2 {
     store(to, _mm256_permute2f128_ps(low, high, 0x20));
     store(to + 8, _mm256_permute2f128_ps(low, high, 0x31));
   }
-  static Floats even_lanes(Floats x) { return _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6)); }
-  static Floats swap_neighbours(Floats x) { return _mm256_permute_ps(x, 0xb1); }
+  static Floats high_half(Floats x) { return _mm256_permute2f128_ps(x, x, 0x11); }
 
   // Dot products of a query (D) with 8 neighbouring positions of a chunk of keys [D/8][64][8]: tree_8 of partials by
   // element mod 8.

@@ -395,11 +395,13 @@ struct Avx2Path {
   void wide(const MatmulJob& job, const vector::WideJob& wide_job, const WideBlock<kDType>* blocks) const {
     vector::broadcast_wide<Avx2Path, kDType>(job, wide_job, blocks);
   }
-  [[gnu::noinline]] static void finish(const MatmulJob& job, std::int32_t m, std::int64_t first_row, int count,
-                                       __m256 y) {
+  [[gnu::noinline]] static void finish(const MatmulJob& job, std::int32_t m, int m_count, std::int64_t first_row,
+                                       int count, const __m256* y) {
     static_assert(kLaneRows[1] == 2 && kLaneRows[4] == 1);
     const __m256i by_row = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    vector::finish_rows<Avx2>(job, m, first_row, count, _mm256_permutevar8x32_ps(y, by_row));
+    __m256 in_order[kWideRows];
+    for (int r = 0; r < m_count; ++r) in_order[r] = _mm256_permutevar8x32_ps(y[r], by_row);
+    vector::finish_rows<Avx2>(job, m, m_count, first_row, count, in_order);
   }
 };
 

@@ -82,19 +82,21 @@ struct Avx512 {
     return _mm512_mask_mov_ps(set(other), static_cast<__mmask16>(below_last & ~below_first), x);
   }
 
+  // Lanes 0 2 4 ... and 1 3 5 ... of `low` and then of `high`.
+  static void split_pairs(Floats low, Floats high, Floats& even, Floats& odd) {
+    const __m512i indices = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    even = _mm512_permutex2var_ps(low, indices, high);
+    odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(indices, _mm512_set1_epi32(1)), high);
+  }
   static void load_pairs(const float* from, Floats& even, Floats& odd) {
-    const Floats low = load(from);
-    const Floats high = load(from + 16);
-    even = _mm512_permutex2var_ps(low, even_indices(), high);
-    odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(even_indices(), _mm512_set1_epi32(1)), high);
+    split_pairs(load(from), load(from + kLanes), even, odd);
   }
   static void store_pairs(float* to, Floats even, Floats odd) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     store(to, _mm512_permutex2var_ps(even, low, odd));
     store(to + 16, _mm512_permutex2var_ps(even, _mm512_add_epi32(low, _mm512_set1_epi32(8)), odd));
   }
-  static Floats even_lanes(Floats x) { return _mm512_permutexvar_ps(even_indices(), x); }
-  static Floats swap_neighbours(Floats x) { return _mm512_permute_ps(x, 0xb1); }
+  static Floats high_half(Floats x) { return _mm512_shuffle_f32x4(x, x, 0xee); }
 
   // Dot products of a query (D) with 16 neighbouring positions of a chunk of keys [D/8][64][8]: tree_8 of partials by
   // element mod 8.
@@ -121,9 +123,6 @@ struct Avx512 {
     // Position n stands in element n / 4 of 128-bit lane n % 4.
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), ones);
   }
-
- private:
-  static __m512i even_indices() { return _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30); }
 };
 
 }  // namespace

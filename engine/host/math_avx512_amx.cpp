@@ -161,12 +161,12 @@ struct AmxPath {
                            job.input_stride_bytes};
       __m512 y[kTileRows];
       multiply_panel<kDType>(panel, blocks, wide_job.block_count, y);
-      for (int r = 0; r < row_count; ++r) finish(job, m + r, wide_job.first_row, wide_job.count, y[r]);
+      finish(job, m, row_count, wide_job.first_row, wide_job.count, y);
     }
   }
-  [[gnu::noinline]] static void finish(const MatmulJob& job, std::int32_t m, std::int64_t first_row, int count,
-                                       __m512 y) {
-    vector::finish_rows<Avx512>(job, m, first_row, count, y);
+  [[gnu::noinline]] static void finish(const MatmulJob& job, std::int32_t m, int m_count, std::int64_t first_row,
+                                       int count, const __m512* y) {
+    vector::finish_rows<Avx512>(job, m, m_count, first_row, count, y);
   }
 };
 

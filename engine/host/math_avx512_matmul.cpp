@@ -191,9 +191,9 @@ struct Avx512Path {
   void wide(const MatmulJob& job, const vector::WideJob& wide_job, const WideBlock<kDType>* blocks) const {
     vector::broadcast_wide<Avx512Path, kDType>(job, wide_job, blocks);
   }
-  [[gnu::noinline]] static void finish(const MatmulJob& job, std::int32_t m, std::int64_t first_row, int count,
-                                       __m512 y) {
-    vector::finish_rows<Avx512>(job, m, first_row, count, y);
+  [[gnu::noinline]] static void finish(const MatmulJob& job, std::int32_t m, int m_count, std::int64_t first_row,
+                                       int count, const __m512* y) {
+    vector::finish_rows<Avx512>(job, m, m_count, first_row, count, y);
   }
 };
 

@@ -299,21 +299,47 @@ inline float float_dot(const std::byte* strip, int g, const float* x, std::int64
 
 // ---- epilogue ----
 
-// Finishes `count` (at most kLanes, even where gated) neighbouring rows of weights for activation row m.
+// Finishes `count` (at most kLanes) neighbouring rows of weights for activation row m; not for gated epilogues.
 template <class V>
-inline void finish_rows(const MatmulJob& job, std::int32_t m, std::int64_t first_row, int count, Floats<V> y) {
+inline void finish_row(const MatmulJob& job, std::int32_t m, std::int64_t first_row, int count, Floats<V> y) {
+  float* out = job.out + m * job.out_stride + first_row;
   if (job.bias != nullptr) y = V::add(y, V::load_part(job.bias + first_row, count));
-  const bool gated = job.epilogue == Epilogue::gated_silu || job.epilogue == Epilogue::gated_gelu;
-  float* out = job.out + m * job.out_stride + (gated ? first_row / 2 : first_row);
-  if (gated) {
-    // Even lanes hold gates, the lane behind each its up; results gather in the lower half.
-    y = V::even_lanes(V::mul(activate<V>(job.epilogue, y), V::swap_neighbours(y)));
-    count /= 2;
-  } else if (job.epilogue == Epilogue::add) {
-    y = V::add(V::load_part(out, count), y);
-  }
+  if (job.epilogue == Epilogue::add) y = V::add(V::load_part(out, count), y);
   if (job.soft_cap != 0.0f) y = soft_cap<V>(y, job.soft_cap);
   V::store_part(out, y, count);
+}
+
+// The same for gated epilogues and activation rows m and m + 1 together: even lanes hold gates, the lane behind each
+// its up, so two rows make one full vector of gates. `has_second`: row m + 1 exists.
+template <class V>
+inline void finish_gated_rows(const MatmulJob& job, std::int32_t m, bool has_second, std::int64_t first_row, int count,
+                              Floats<V> first, Floats<V> second) {
+  if (job.bias != nullptr) {
+    const Floats<V> bias = V::load_part(job.bias + first_row, count);
+    first = V::add(first, bias);
+    second = V::add(second, bias);
+  }
+  Floats<V> gates, ups;
+  V::split_pairs(first, second, gates, ups);
+  Floats<V> y = V::mul(activate<V>(job.epilogue, gates), ups);
+  if (job.soft_cap != 0.0f) y = soft_cap<V>(y, job.soft_cap);
+  float* out = job.out + m * job.out_stride + first_row / 2;
+  V::store_part(out, y, count / 2);
+  if (has_second) V::store_part(out + job.out_stride, V::high_half(y), count / 2);
+}
+
+// Finishes `count` rows of weights for activation rows m .. m + m_count - 1, whose products are y[0 .. m_count).
+template <class V>
+inline void finish_rows(const MatmulJob& job, std::int32_t m, int m_count, std::int64_t first_row, int count,
+                        const Floats<V>* y) {
+  if (job.epilogue != Epilogue::gated_silu && job.epilogue != Epilogue::gated_gelu) {
+    for (int r = 0; r < m_count; ++r) finish_row<V>(job, m + r, first_row, count, y[r]);
+    return;
+  }
+  for (int r = 0; r < m_count; r += 2) {
+    const bool has_second = r + 1 < m_count;
+    finish_gated_rows<V>(job, m + r, has_second, first_row, count, y[r], has_second ? y[r + 1] : y[r]);
+  }
 }
 
 template <class V, DType kDType>
@@ -330,7 +356,8 @@ void matmul_float(const MatmulJob& job, std::int64_t first_strip, std::int64_t s
       const auto* x = reinterpret_cast<const float*>(job.input + m * job.input_stride_bytes);
       alignas(64) float y[V::kLanes] = {};
       for (int g = 0; g < row_count; ++g) y[g] = float_dot<V, kDType>(packed, g, x, tile_count);
-      finish_rows<V>(job, m, first_row, row_count, V::load(y));
+      const Floats<V> product = V::load(y);
+      finish_rows<V>(job, m, 1, first_row, row_count, &product);
     }
   }
 }
