@@ -128,19 +128,6 @@ TEST_CASE("a float narrows to the nearest half, to the even one halfway between 
   CHECK(wrong == 0);
 }
 
-#ifdef __F16C__
-TEST_CASE("every float narrows as the processor's own instruction does") {
-  std::int64_t wrong = 0;
-  for (std::uint64_t bits = 0; bits < (1ull << 32); ++bits) {
-    const float x = bits_float(static_cast<std::uint32_t>(bits));
-    const std::uint16_t half = float_to_half(x);
-    const std::uint16_t expected = static_cast<std::uint16_t>(__builtin_ia32_vcvtps2ph(__extension__(__v4sf){x}, 0)[0]);
-    wrong += std::isnan(x) ? (half & 0x7fff) <= 0x7c00 : half != expected;
-  }
-  CHECK(wrong == 0);
-}
-#endif
-
 TEST_CASE("the terms of the logits hash differ where position, index or bits differ") {
   const std::uint64_t term = logit_hash_term(5, 7, 0x3f800000u);
   CHECK(term != logit_hash_term(6, 7, 0x3f800000u));
