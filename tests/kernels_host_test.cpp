@@ -289,6 +289,29 @@ TEST_CASE("a token outside the vocabulary is refused") {
   }
 }
 
+TEST_CASE("kernels run the operations of the table that they were given") {
+  static int products, chunks;
+  products = chunks = 0;
+  HostMath counting = kScalarMath;
+  counting.matmul = [](const MatmulJob& job, std::int64_t first, std::int64_t count, std::byte* workspace) {
+    ++products;
+    kScalarMath.matmul(job, first, count, workspace);
+  };
+  counting.attend_chunk = [](const ChunkJob& job, AttentionPart& part) {
+    ++chunks;
+    kScalarMath.attend_chunk(job, part);
+  };
+  HostPathDevice device(counting, 1);
+  const MatmulCase product{.dtypes = {DType::Q4_0, DType::F16}, .rows = 9, .cols = 64};
+  run_matmul(device, product, matmul_data(product));
+  CHECK(products == 2);
+  AttentionCase attention;
+  attention.heads = 2;
+  attention.rows = {{0, 70, 0, 0}};
+  run_attention(device, attention, attention_data(attention));
+  CHECK(chunks == 4);
+}
+
 TEST_CASE("products that make no sense are refused before they run") {
   DeviceBuffers buffers(scalar_device());
   MatmulArgs args{};

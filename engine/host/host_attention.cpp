@@ -10,7 +10,7 @@ namespace genai {
 namespace {
 
 // A group of rows shares one widening of a chunk to float.
-constexpr int kGroupRows = 8;
+constexpr int kGroupRows = 16;
 // Splitting over chunks keeps a partial result for every head and chunk; no more than this is set aside for it, unless
 // one row alone takes more.
 constexpr std::int64_t kSplitBytes = std::int64_t{16} << 20;

@@ -15,6 +15,8 @@ namespace {
 constexpr std::int64_t kInlineElements = 8192;
 constexpr std::int32_t kMaxHeadDim = 1024;
 constexpr int kMaxScanParts = 64;
+// A thread's share of a matrix is a number of whole units: the widest vectors take two strips at a time.
+constexpr std::int64_t kUnitStrips = 2;
 
 template <class T>
 T* host(DevicePtr<T> pointer) {
@@ -64,6 +66,8 @@ class MatmulScratch {
   std::byte* base_;
 };
 
+std::int64_t unit_count(const MatrixView& matrix) { return (strip_count(matrix.rows) + kUnitStrips - 1) / kUnitStrips; }
+
 // One matmul call while it runs.
 class Matmul {
  public:
@@ -73,12 +77,12 @@ class Matmul {
         width_(args.outputs[0].matrix.cols),
         scratch_(host(args.scratch), args.row_count, width_, thread_count) {
     for (int i = 0; i < args.output_count; ++i) {
-      total_strips_ += strip_count(args.outputs[i].matrix.rows);
+      total_units_ += unit_count(args.outputs[i].matrix);
       (is_float(args.outputs[i].matrix.dtype) ? any_float_ : any_quantized_) = true;
     }
   }
 
-  std::int64_t total_strips() const { return total_strips_; }
+  std::int64_t total_units() const { return total_units_; }
 
   // Normalises and quantises row m of the input into copy `copy`.
   void prepare_row(std::int32_t m, std::int64_t copy, int thread_index) const {
@@ -94,16 +98,17 @@ class Matmul {
     if (any_quantized_) math_.quantize_row(x, width_, scratch_.tiles(copy));
   }
 
-  // The strips of all matrices count as one row of strips; computes [begin, end) of it with input rows from `copy` on.
-  void run_strips(std::int64_t begin, std::int64_t end, std::int64_t copy, int thread_index) const {
+  // The units of all matrices count as one row of units; computes [begin, end) of it with input rows from `copy` on.
+  void run_units(std::int64_t begin, std::int64_t end, std::int64_t copy, int thread_index) const {
     std::int64_t matrix_begin = 0;
     for (int i = 0; i < args_.output_count; ++i) {
       const MatmulOutput& output = args_.outputs[i];
-      const std::int64_t strips = strip_count(output.matrix.rows);
-      const std::int64_t first = std::max<std::int64_t>(begin - matrix_begin, 0);
-      const std::int64_t last = std::min(end - matrix_begin, strips);
+      const std::int64_t units = unit_count(output.matrix);
+      const std::int64_t first = std::max<std::int64_t>(begin - matrix_begin, 0) * kUnitStrips;
+      const std::int64_t last =
+          std::min(std::min(end - matrix_begin, units) * kUnitStrips, strip_count(output.matrix.rows));
       if (first < last) math_.matmul(job_of(output, copy), first, last - first, scratch_.workspace(thread_index));
-      matrix_begin += strips;
+      matrix_begin += units;
     }
   }
 
@@ -126,7 +131,7 @@ class Matmul {
   const HostMath& math_;
   std::int32_t width_;
   MatmulScratch scratch_;
-  std::int64_t total_strips_ = 0;
+  std::int64_t total_units_ = 0;
   bool any_float_ = false;
   bool any_quantized_ = false;
 };
@@ -209,8 +214,8 @@ void HostKernels::run_matmul(const MatmulArgs& args) const {
         job.prepare_row(static_cast<std::int32_t>(m), m, thread_index);
       pool_.barrier().wait();
     }
-    const IndexRange strips = static_range(job.total_strips(), thread_index, thread_count);
-    job.run_strips(strips.begin, strips.end, copy, thread_index);
+    const IndexRange units = static_range(job.total_units(), thread_index, thread_count);
+    job.run_units(units.begin, units.end, copy, thread_index);
   });
 }
 

@@ -19,6 +19,7 @@ class HostKernels final : public Kernels {
 
   std::size_t scratch_bytes(const ScratchLimits& limits) const override;
   void embed(Stream& stream, const EmbedArgs& args) override;
+  // Outputs must not overlap the input: threads write some while others still read.
   void matmul(Stream& stream, const MatmulArgs& args) override;
   void norm_add(Stream& stream, const NormAddArgs& args) override;
   void gate(Stream& stream, const GateArgs& args) override;

@@ -42,7 +42,9 @@ struct Avx2 {
   static Floats negate(Floats x) { return _mm256_xor_ps(x, set(-0.0f)); }
   static Floats magnitude(Floats x) { return _mm256_andnot_ps(set(-0.0f), x); }
   static Floats or_sign(Floats x, Floats sign) { return _mm256_or_ps(x, _mm256_and_ps(sign, set(-0.0f))); }
+  static Floats two(float a, float b) { return _mm256_setr_ps(a, b, 0, 0, 0, 0, 0, 0); }
   static float first(Floats x) { return _mm256_cvtss_f32(x); }
+  static float second(Floats x) { return _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(x))); }
   static float sqrt(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
 
   // 2^n where `shifted` is n + kRoundMagic.

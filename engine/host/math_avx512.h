@@ -47,7 +47,9 @@ struct Avx512 {
   static Floats negate(Floats x) { return _mm512_xor_ps(x, set(-0.0f)); }
   static Floats magnitude(Floats x) { return _mm512_andnot_ps(set(-0.0f), x); }
   static Floats or_sign(Floats x, Floats sign) { return _mm512_or_ps(x, _mm512_and_ps(sign, set(-0.0f))); }
+  static Floats two(float a, float b) { return _mm512_zextps128_ps512(_mm_setr_ps(a, b, 0.0f, 0.0f)); }
   static float first(Floats x) { return _mm512_cvtss_f32(x); }
+  static float second(Floats x) { return _mm_cvtss_f32(_mm_movehdup_ps(_mm512_castps512_ps128(x))); }
   static float sqrt(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
 
   // 2^n where `shifted` is n + kRoundMagic.

@@ -138,8 +138,9 @@ void gate(Epilogue activation, const float* gate_values, const float* up, float*
 template <class V>
 void merge_chunk(AttentionPart& state, const AttentionPart& chunk, std::int32_t head_dim) {
   const float max = state.max > chunk.max ? state.max : chunk.max;
-  const float state_factor = V::first(exp<V>(V::set(state.max - max)));
-  const float chunk_factor = V::first(exp<V>(V::set(chunk.max - max)));
+  const Floats<V> factors = exp<V>(V::two(state.max - max, chunk.max - max));
+  const float state_factor = V::first(factors);
+  const float chunk_factor = V::second(factors);
   state.max = max;
   state.sum = V::first(V::fma(V::set(chunk.sum), V::set(chunk_factor), V::set(state.sum * state_factor)));
   const auto sum = [&](Floats<V> added, Floats<V> old) {
