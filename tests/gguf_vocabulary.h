@@ -108,19 +108,4 @@ inline Vocabulary read_gguf_vocabulary(const std::filesystem::path& path) {
   return GgufVocabularyReader(path).vocabulary();
 }
 
-// A real model: the file named by the environment variable, else `file_name` in the user's cache. Nothing if absent.
-inline std::optional<std::filesystem::path> find_real_model(const char* variable, const std::string& file_name) {
-  std::filesystem::path path;
-  if (const char* configured = std::getenv(variable)) {
-    path = configured;
-  } else if (const char* cache = std::getenv("XDG_CACHE_HOME")) {
-    path = std::filesystem::path(cache) / "genai" / file_name;
-  } else if (const char* home = std::getenv("HOME")) {
-    path = std::filesystem::path(home) / ".cache" / "genai" / file_name;
-  }
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
-  return path;
-}
-
 }  // namespace genai::test

@@ -1,6 +1,5 @@
 // model_support.h - a model on the host device, opened the way tests need it, and what it generates.
 #pragma once
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,10 +7,12 @@
 #include <vector>
 
 #include "engine/decode/decode_loop.h"
+#include "engine/exact_math.h"
 #include "engine/host/host_device.h"
 #include "engine/model/gguf_file.h"
 #include "engine/model/model.h"
 #include "engine/model/model_config.h"
+#include "tests/real_models.h"
 
 namespace genai::test {
 
@@ -22,30 +23,20 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// A real model: the file named by the environment variable, else `file_name` in the user's cache. Nothing if absent.
-inline std::optional<std::filesystem::path> real_model(const char* variable, const std::string& file_name) {
-  std::filesystem::path path;
-  if (const char* configured = std::getenv(variable)) {
-    path = configured;
-  } else if (const char* cache = std::getenv("XDG_CACHE_HOME")) {
-    path = std::filesystem::path(cache) / "genai" / file_name;
-  } else if (const char* home = std::getenv("HOME")) {
-    path = std::filesystem::path(home) / ".cache" / "genai" / file_name;
-  }
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
-  return path;
-}
-inline std::optional<std::filesystem::path> smollm2() {
-  return real_model("GENAI_SMOLLM2", "SmolLM2-135M-Instruct.Q4_1.gguf");
-}
-inline std::optional<std::filesystem::path> gemma3() { return real_model("GENAI_GEMMA3", "gemma-3-270m-Q4_K_M.gguf"); }
-
 struct HostModelOptions {
   ModelOptions model;
   HostDeviceOptions device;
   DecodeLoop::Options loop;
 };
+
+// The hash of a row of logits, recomputed from its definition.
+inline std::uint64_t hash_of_row(std::int32_t position, std::span<const float> logits) {
+  std::uint64_t hash = 0;
+  for (std::size_t index = 0; index < logits.size(); ++index)
+    hash += logit_hash_term(static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(index),
+                            float_bits(logits[index]));
+  return hash;
+}
 
 // Owns a device, a model and a loop, in the order in which they must die.
 struct HostModel {

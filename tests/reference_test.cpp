@@ -49,7 +49,7 @@ struct Predictions {
 // `next` may be shorter than `tokens`: what follows unknown is not asked for.
 Predictions predict(DecodeLoop& loop, std::span<const std::int32_t> tokens, std::span<const std::int32_t> next) {
   Predictions predictions;
-  loop.evaluate(tokens, [&](std::int32_t position, std::span<const float> logits) {
+  loop.evaluate(tokens, [&](std::int32_t position, std::span<const float> logits, std::uint64_t) {
     const auto index = static_cast<std::size_t>(position);
     REQUIRE(index == predictions.best.size());
     predictions.best.push_back(highest_logit(logits));
@@ -220,7 +220,7 @@ void check_tiny(const TinyReference& tiny, CacheType cache_type, double float_to
   Deviations next;
   Deviations top;
   std::int32_t best = -1;
-  host.loop->evaluate(tiny.ids, [&](std::int32_t position, std::span<const float> logits) {
+  host.loop->evaluate(tiny.ids, [&](std::int32_t position, std::span<const float> logits, std::uint64_t) {
     const auto index = static_cast<std::size_t>(position);
     if (index < tiny.next_logprobs.size())
       next.add(log_probability(logits, tiny.ids[index + 1]), tiny.next_logprobs[index]);

@@ -188,9 +188,10 @@ TEST_CASE("evaluation of many rows under a ring gives the resident logits", "[re
     if (mode != OffloadMode::off) options.model.forced_cold = {"weight"};
     HostModel model(*path, options);
     std::vector<float> all;
-    model.loop->evaluate(arbitrary_tokens(40, kVocabulary, 6), [&](std::int32_t, std::span<const float> logits) {
-      all.insert(all.end(), logits.begin(), logits.end());
-    });
+    model.loop->evaluate(arbitrary_tokens(40, kVocabulary, 6),
+                         [&](std::int32_t, std::span<const float> logits, std::uint64_t) {
+                           all.insert(all.end(), logits.begin(), logits.end());
+                         });
     return all;
   };
   const std::vector<float> expected = logits_of(OffloadMode::off, 16);

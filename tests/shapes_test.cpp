@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "engine/error.h"
-#include "engine/exact_math.h"
 #include "tests/catch.h"
 #include "tests/model_support.h"
 #include "tests/synthetic_model.h"
@@ -40,12 +39,8 @@ struct SyntheticModel {
   // The hash of the logits behind every token.
   std::vector<std::uint64_t> hashes(const std::vector<std::int32_t>& tokens) {
     std::vector<std::uint64_t> result;
-    loop->evaluate(tokens, [&](std::int32_t position, std::span<const float> logits) {
-      std::uint64_t hash = 0;
-      for (std::size_t index = 0; index < logits.size(); ++index)
-        hash += logit_hash_term(static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(index),
-                                float_bits(logits[index]));
-      result.push_back(hash);
+    loop->evaluate(tokens, [&](std::int32_t position, std::span<const float> logits, std::uint64_t) {
+      result.push_back(test::hash_of_row(position, logits));
     });
     return result;
   }

@@ -13,6 +13,7 @@
 
 #include "tests/catch.h"
 #include "tests/gguf_vocabulary.h"
+#include "tests/real_models.h"
 #include "tests/shared_data.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8_stream.h"
@@ -155,7 +156,7 @@ TEST_CASE("tokenizer replaces bytes that occur in no UTF-8 only where a vocabula
 }
 
 TEST_CASE("smollm2 tokenizer gives the ids of every reference case") {
-  const auto model = test::find_real_model("GENAI_SMOLLM2", "SmolLM2-135M-Instruct.Q4_1.gguf");
+  const auto model = test::smollm2();
   const auto reference = test::shared_data("reference/smollm2-135m-q4_1.json");
   const auto text = test::shared_data("reference/ppl-text.txt");
   if (!model || !reference || !text) GENAI_SKIP("SmolLM2 or its reference is not there: scripts/fetch_models.sh");
@@ -167,7 +168,7 @@ TEST_CASE("smollm2 tokenizer gives the ids of every reference case") {
 }
 
 TEST_CASE("gemma3 tokenizer gives the ids of every reference case") {
-  const auto model = test::find_real_model("GENAI_GEMMA3", "gemma-3-270m-Q4_K_M.gguf");
+  const auto model = test::gemma3();
   const auto reference = test::shared_data("reference/gemma3-270m-q4_k_m.json");
   const auto text = test::shared_data("reference/ppl-text.txt");
   if (!model || !reference || !text) GENAI_SKIP("Gemma 3 or its reference is not there: scripts/fetch_models.sh");

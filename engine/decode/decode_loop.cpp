@@ -211,6 +211,7 @@ void DecodeLoop::evaluate(std::span<const std::int32_t> tokens, const OnLogits& 
   if (token_count > model_.options().context)
     throw ContextError(fmt::format("{} tokens > ctx {}", token_count, model_.options().context),
                        "raise the context with -c");
+  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(limits.max_logit_rows));
   for (std::int32_t done = 0; done < token_count;) {
     const std::int32_t row_count = std::min(limits.max_rows, token_count - done);
     run_rows(tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(row_count)), done, 0,
@@ -218,9 +219,12 @@ void DecodeLoop::evaluate(std::span<const std::int32_t> tokens, const OnLogits& 
     for (std::int32_t first = 0; first < row_count; first += limits.max_logit_rows) {
       const std::int32_t logit_rows = std::min(limits.max_logit_rows, row_count - first);
       if (first > 0) model_.transformer().run_logits(model_.stream(), first, logit_rows);
+      model_.stream().download(hashes.data(), bytes_of(model_.transformer().workspace().hashes),
+                               static_cast<std::size_t>(logit_rows) * sizeof(std::uint64_t));
       const std::span<const float> logits = read_logits(logit_rows);
       for (std::int32_t row = 0; row < logit_rows; ++row)
-        on_logits(done + first + row, logits.subspan(static_cast<std::size_t>(row) * vocabulary_size, vocabulary_size));
+        on_logits(done + first + row, logits.subspan(static_cast<std::size_t>(row) * vocabulary_size, vocabulary_size),
+                  hashes[static_cast<std::size_t>(row)]);
     }
     done += row_count;
   }

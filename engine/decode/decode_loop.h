@@ -63,7 +63,8 @@ class DecodeLoop {
                       const OnPrefill& on_prefill = {});
 
   // Feeds `tokens` from position 0 and shows the logits (vocabulary) after each. Same bits as generate.
-  using OnLogits = std::function<void(std::int32_t position, std::span<const float> logits)>;
+  // `hash` is that of the row (engine/README.md), as the device computed it beside the logits.
+  using OnLogits = std::function<void(std::int32_t position, std::span<const float> logits, std::uint64_t hash)>;
   void evaluate(std::span<const std::int32_t> tokens, const OnLogits& on_logits);
 
   const DecodeCounters& counters() const { return counters_; }
@@ -95,7 +96,6 @@ class DecodeLoop {
   PassTraffic step_traffic_;   // of one launch of the graph
   std::vector<StepRow> rows_;  // of the last pass, as uploaded
   std::vector<float> logits_;
-  std::vector<std::byte> readback_;
 };
 
 }  // namespace genai

@@ -8,18 +8,9 @@
 
 #include "engine/decode/log_probability.h"
 #include "engine/error.h"
-#include "engine/exact_math.h"
 
 namespace genai {
 namespace {
-
-std::uint64_t hash_row(std::int32_t position, std::span<const float> logits) {
-  std::uint64_t hash = 0;
-  for (std::size_t index = 0; index < logits.size(); ++index)
-    hash += logit_hash_term(static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(index),
-                            float_bits(logits[index]));
-  return hash;
-}
 
 template <class Value, class Field>
 Value total(const std::vector<WindowScore>& windows, Field field) {
@@ -95,17 +86,17 @@ PerplexityResult measure_perplexity(DecodeLoop& loop, DecodeLoop* reference, con
     const std::span<const std::int32_t> inputs(tokens.data(), tokens.size() - 1);
     if (reference != nullptr) {
       reference_logits.clear();
-      reference->evaluate(inputs, [&](std::int32_t, std::span<const float> logits) {
+      reference->evaluate(inputs, [&](std::int32_t, std::span<const float> logits, std::uint64_t) {
         reference_logits.insert(reference_logits.end(), logits.begin(), logits.end());
       });
     }
     WindowScore score;
-    loop.evaluate(inputs, [&](std::int32_t position, std::span<const float> logits) {
+    loop.evaluate(inputs, [&](std::int32_t position, std::span<const float> logits, std::uint64_t hash) {
       const double nll = -log_probability(logits, tokens[static_cast<std::size_t>(position) + 1]);
       ++score.predictions;
       score.nll_sum += nll;
       score.nll_square_sum += nll * nll;
-      score.logits_hash += hash_row(position, logits);
+      score.logits_hash += hash;
       if (reference == nullptr) return;
       const std::size_t row_begin = static_cast<std::size_t>(position) * logits.size();
       if (row_begin + logits.size() > reference_logits.size())

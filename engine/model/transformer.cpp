@@ -103,16 +103,17 @@ PassTraffic Transformer::run(Stream& stream, const PassShape& shape, const After
     if (after_layer) after_layer(layer);
   }
   if (shape.logit_row_count > 0) logits(stream, shape.first_logit_row, shape.logit_row_count);
-  ring_.end_pass(stream);
-  traffic_.copied_bytes = ring_.pass_bytes();
-  traffic_.copies = ring_.pass_copies();
-  return traffic_;
+  return finish_pass(stream);
 }
 
 PassTraffic Transformer::run_logits(Stream& stream, std::int32_t first_row, std::int32_t row_count) {
   traffic_ = {};
   ring_.begin_pass(stream, output_chunk_, ring_.chunk_count());
   logits(stream, first_row, row_count);
+  return finish_pass(stream);
+}
+
+PassTraffic Transformer::finish_pass(Stream& stream) {
   ring_.end_pass(stream);
   traffic_.copied_bytes = ring_.pass_bytes();
   traffic_.copies = ring_.pass_copies();

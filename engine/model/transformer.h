@@ -83,6 +83,7 @@ class Transformer {
     std::int32_t out_stride;
   };
 
+  PassTraffic finish_pass(Stream& stream);
   void embed(Stream& stream, std::int32_t row_count);
   void attention_block(Stream& stream, std::int32_t layer, std::int32_t row_count);
   void feed_forward_block(Stream& stream, std::int32_t layer, std::int32_t row_count);
