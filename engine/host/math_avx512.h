@@ -1,12 +1,16 @@
 // math_avx512.h - 16 lanes of AVX-512 as math_vector.h wants them. Only for the math_avx512*.cpp units, which are
 // compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c.
 #pragma once
+#if defined(__GNUC__) && !defined(__clang__)
 // GCC 12 takes the undefined operands of these intrinsics for uninitialised variables.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 
 #include <cstdint>
 

@@ -28,13 +28,17 @@ bool has_amx() {
 #endif
 }
 
+// Not every compiler's __builtin_cpu_supports knows this one. It uses the registers of AVX, which AVX2 answers for.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 }  // namespace
 
 const HostMath* find_host_math(InstructionSet instruction_set) {
-  __builtin_cpu_init();  // these ask for the system's support (saved registers)
-                         // too
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  __builtin_cpu_init();  // these ask for the system's support (saved registers) too
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512vnni");
