@@ -37,10 +37,30 @@ class CudaDevice final : public Device {
   CudaKernels kernels_;
 };
 
-OpenedDevice absent(std::string problem) {
+OpenedDevice absent(std::string problem, std::string hint = {}) {
   OpenedDevice answer;
   answer.problem = std::move(problem);
+  answer.hint = std::move(hint);
   return answer;
+}
+
+// Why the runtime lists no device. Without a driver it speaks of versions that do not match.
+OpenedDevice absent_driver(cudaError_t status) {
+  int driver_version = 0;
+  const bool has_driver = cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version > 0;
+  (void)cudaGetLastError();
+  if (!has_driver)
+    return absent(
+        "no NVIDIA driver is installed here (libcuda.so.1 was not found)",
+        "install the NVIDIA driver, so that `nvidia-smi` lists the GPU; in a container, pass the GPU in (docker "
+        "run --gpus all)");
+  if (status == cudaErrorInsufficientDriver)
+    return absent("the NVIDIA driver is too old: it knows CUDA " + std::to_string(driver_version / 1000) + "." +
+                      std::to_string(driver_version % 1000 / 10) + ", this build needs " +
+                      std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10),
+                  "update the NVIDIA driver, or build with an older CUDA toolkit");
+  return absent(std::string("no CUDA device: ") + cudaGetErrorString(status),
+                "see whether `nvidia-smi` lists the GPU, and whether CUDA_VISIBLE_DEVICES hides it");
 }
 
 int attribute(cudaDeviceAttr which, int ordinal) {
@@ -56,7 +76,7 @@ OpenedDevice open_cuda_device(int ordinal) {
   const cudaError_t status = cudaGetDeviceCount(&device_count);
   if (status != cudaSuccess) {
     (void)cudaGetLastError();
-    return absent(std::string("no CUDA device: ") + cudaGetErrorString(status));
+    return absent_driver(status);
   }
   if (device_count == 0) return absent("no CUDA device: the driver lists none");
   if (ordinal < 0 || ordinal >= device_count)

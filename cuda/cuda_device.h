@@ -30,6 +30,7 @@ struct OpenedDevice {
   std::unique_ptr<Device> device;  // null: see problem
   DeviceTraits traits;
   std::string problem;
+  std::string hint;  // what would help against it; may be empty
 };
 
 // Throws DeviceError only when a device is there and fails. Objects that the device hands out must not outlive it.

@@ -65,8 +65,8 @@ OpenedDevice open_host(const DeviceRequest& request) {
   return opened;
 }
 
-// No device, and a reason, where there is none.
-OpenedDevice open_cuda(const DeviceRequest& request) {
+// No device, a reason and what to do, where there is none.
+OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
 #ifdef GENAI_WITH_CUDA
   cuda::OpenedDevice found = cuda::open_cuda_device(request.cuda_ordinal);
   OpenedDevice opened;
@@ -74,6 +74,7 @@ OpenedDevice open_cuda(const DeviceRequest& request) {
   opened.device = std::move(found.device);
   if (opened.device != nullptr) opened.sm_count = found.traits.sm_count;
   opened.fallback_reason = std::move(found.problem);
+  hint = std::move(found.hint);
   // The host still loads, tokenizes and samples.
   const ThreadCountChoice choice = default_thread_count();
   opened.threads = request.threads > 0 ? request.threads : choice.count;
@@ -81,19 +82,21 @@ OpenedDevice open_cuda(const DeviceRequest& request) {
   return opened;
 #else
   (void)request;
+  hint = "build genai where the CUDA toolkit is installed (cmake -DGENAI_CUDA=ON says what is missing)";
   return {};
 #endif
 }
 
 OpenedDevice open_requested(const DeviceRequest& request) {
   if (request.backend == Backend::host) return open_host(request);
-  OpenedDevice opened = open_cuda(request);
+  std::string hint;
+  OpenedDevice opened = open_cuda(request, hint);
   if (opened.device != nullptr) return opened;
   if (request.backend == Backend::cuda) {
     const std::string why =
         opened.fallback_reason.empty() ? "this build of genai has no CUDA backend" : opened.fallback_reason;
     throw DeviceError(fmt::format("cannot use cuda:{}: {}", request.cuda_ordinal, why),
-                      "use --device cpu, or build where the CUDA toolkit is installed and a driver is running");
+                      hint.empty() ? "use --device cpu" : hint + "; or use --device cpu");
   }
   OpenedDevice host = open_host(request);
   host.fallback_reason = opened.fallback_reason;
