@@ -2,19 +2,21 @@
 #include "engine/host/host_memory.h"
 
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "engine/error.h"
 #include "engine/host/host_device.h"
 #include "tests/catch.h"
+#include "tests/shared_data.h"
 
 using namespace genai;
 
@@ -50,17 +52,28 @@ bool faults(DevicePtr<std::byte> address, Access access) {
   return WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS);
 }
 
-// Bytes that the files of this process called `name` really occupy.
-std::uint64_t memory_file_bytes(const std::string& name) {
-  std::uint64_t bytes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-    struct stat status = {};
-    if (!gone && target.find("memfd:" + name) != std::string::npos && stat(entry.path().c_str(), &status) == 0)
-      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+// Bytes of anonymous memory that this process has, counted page by page.
+std::uint64_t anonymous_bytes() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  std::uint64_t kibibytes = 0;
+  for (std::string line; std::getline(rollup, line);)
+    if (line.rfind("Anonymous:", 0) == 0) kibibytes = std::stoull(line.substr(10));
+  return kibibytes * 1024;
+}
+
+// Whether the kernel was asked for huge pages in the mapping at `address`.
+bool wants_huge_pages(DevicePtr<std::byte> address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool is_here = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::uint64_t first = 0, last = 0;
+    char dash = 0;
+    if (words >> std::hex >> first >> dash >> last && dash == '-')
+      is_here = first <= address.address() && address.address() < last;
+    if (is_here && line.rfind("VmFlags:", 0) == 0) return line.find(" hg") != std::string::npos;
   }
-  return bytes;
+  return false;
 }
 
 // Kernel mappings that overlap a range.
@@ -123,19 +136,67 @@ TEST_CASE("without a capacity the machine's memory is reported", "[host_memory]"
   REQUIRE(info.free_bytes.value() <= info.total_bytes.value());
 }
 
-TEST_CASE("a granule has its memory from create to destroy", "[host_memory]") {
+TEST_CASE("a granule has memory from its first mapping to its destruction, mapped or not", "[host_memory]") {
+  constexpr std::size_t kCount = 512;
+  constexpr std::uint64_t kAllBytes = kCount * kGranuleBytes;  // 32 MiB
+  constexpr std::uint64_t kNoiseBytes = std::uint64_t{2} << 20;
+  if (anonymous_bytes() == 0) GENAI_SKIP("this kernel has no /proc/self/smaps_rollup");
   Fixture fixture;
   HostMemory& memory = fixture.memory;
-  std::vector<GranuleId> granules;
-  for (int i = 0; i < 8; ++i) granules.push_back(memory.create(Placement::device).value());
-  REQUIRE(memory_file_bytes("genai-device") == 8 * kGranuleBytes);
-  REQUIRE(memory_file_bytes("genai-host") == 0);
-  memory.create(Placement::host).value();
-  REQUIRE(memory_file_bytes("genai-host") == kGranuleBytes);
-  for (int i = 0; i < 8; i += 2) memory.destroy(granules[static_cast<std::size_t>(i)]);
-  REQUIRE(memory_file_bytes("genai-device") == 4 * kGranuleBytes);
-  for (int i = 0; i < 4; ++i) memory.create(Placement::device).value();
-  REQUIRE(memory_file_bytes("genai-device") == 8 * kGranuleBytes);
+  const auto range = memory.reserve(kAllBytes);
+  std::vector<GranuleId> granules(kCount);
+  const std::uint64_t before = anonymous_bytes();
+  const auto taken = [&] { return anonymous_bytes() - std::min(before, anonymous_bytes()); };
+  for (GranuleId& granule : granules) granule = memory.create(Placement::device).value();
+  REQUIRE(taken() < kNoiseBytes);
+  for (std::size_t slot = 0; slot < kCount; ++slot) memory.map(slot_of(range, slot), granules[slot]);
+  REQUIRE(taken() > kAllBytes - kNoiseBytes);
+  for (std::size_t slot = 0; slot < kCount; ++slot) memory.unmap(slot_of(range, slot));
+  REQUIRE(taken() > kAllBytes - kNoiseBytes);
+  REQUIRE(taken() < kAllBytes + kNoiseBytes);
+  for (const GranuleId granule : granules) memory.destroy(granule);
+  REQUIRE(taken() < kNoiseBytes);
+}
+
+TEST_CASE("a granule keeps its bytes through many moves beside others", "[host_memory]") {
+  constexpr std::size_t kSlots = 5;
+  for (const std::size_t bytes : {kGranuleBytes, std::size_t{2} << 20}) {
+    Fixture fixture(std::nullopt, bytes);
+    HostMemory& memory = fixture.memory;
+    const auto range = memory.reserve(kSlots * bytes);
+    const auto at = [&](std::size_t slot) { return range.byte_offset(static_cast<std::int64_t>(slot * bytes)); };
+    std::vector<GranuleId> granules;
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      granules.push_back(memory.create(Placement::device).value());
+      memory.map(at(i), granules[i]);
+      std::memset(memory.host_view(at(i)), static_cast<int>(i + 1), bytes);
+    }
+    for (std::size_t round = 1; round <= 3; ++round) {
+      for (std::size_t slot = 0; slot < kSlots; ++slot) memory.unmap(at(slot));
+      REQUIRE(faults(at(round), Access::read));
+      for (std::size_t i = 0; i < kSlots; ++i) memory.map(at((i + round) % kSlots), granules[i]);
+      for (std::size_t i = 0; i < kSlots; ++i) {
+        const std::byte* view = memory.host_view(at((i + round) % kSlots));
+        REQUIRE(std::all_of(view, view + bytes, [&](std::byte byte) { return byte == std::byte(i + 1); }));
+      }
+    }
+  }
+}
+
+TEST_CASE("granules that are as large as huge pages ask for them, smaller ones do not", "[host_memory]") {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GENAI_SKIP("this kernel has no huge pages");
+  for (const std::size_t bytes : {kGranuleBytes, std::size_t{2} << 20}) {
+    Fixture fixture(std::nullopt, bytes);
+    HostMemory& memory = fixture.memory;
+    const auto range = memory.reserve(2 * bytes);
+    const GranuleId granule = memory.create(Placement::device).value();
+    const bool is_huge = bytes > kGranuleBytes;
+    memory.map(range, granule);
+    REQUIRE(wants_huge_pages(range) == is_huge);
+    memory.unmap(range);
+    memory.map(range.byte_offset(static_cast<std::int64_t>(bytes)), granule);
+    REQUIRE(wants_huge_pages(range.byte_offset(static_cast<std::int64_t>(bytes))) == is_huge);
+  }
 }
 
 TEST_CASE("granules created and mapped in a row are one kernel mapping", "[host_memory]") {

@@ -1,6 +1,5 @@
 #include "engine/host/host_memory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,6 +22,12 @@ constexpr std::uint64_t kRoomCheckBytes = std::uint64_t{16} << 20;
 #ifndef MADV_POPULATE_WRITE
 constexpr int MADV_POPULATE_WRITE = 23;
 #endif
+#ifndef MREMAP_DONTUNMAP
+constexpr int MREMAP_DONTUNMAP = 4;
+#endif
+constexpr char kMappingHint[] =
+    "a process may have sysctl vm.max_map_count mappings, and no more memory than its limits allow (ulimit -v); raise "
+    "them, or use larger granules";
 
 std::string reason() { return std::strerror(errno); }
 void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }
@@ -36,45 +41,15 @@ std::size_t checked_granule_bytes(std::size_t bytes) {
 
 }  // namespace
 
-HostMemory::Pieces::Pieces(const char* name, std::size_t piece_bytes) : piece_bytes_(piece_bytes) {
-  file_ = memfd_create(name, MFD_CLOEXEC);
-  if (file_ < 0)
-    throw DeviceError("cannot create a memory file: " + reason(), "the host device needs Linux with memfd_create");
-}
-
-HostMemory::Pieces::~Pieces() { close(file_); }
-
-std::optional<std::uint64_t> HostMemory::Pieces::take() {
-  if (!free_.empty()) {
-    const std::uint64_t index = free_.top();
-    free_.pop();
-    return index;
-  }
-  if (ftruncate(file_, static_cast<off_t>((piece_count_ + 1) * piece_bytes_)) != 0) {
-    if (errno == ENOMEM || errno == ENOSPC || errno == EFBIG) return std::nullopt;
-    throw DeviceError("cannot grow a memory file: " + reason());
-  }
-  return piece_count_++;
-}
-
-void HostMemory::Pieces::give_back(std::uint64_t index) {
-  if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(index * piece_bytes_),
-                static_cast<off_t>(piece_bytes_)) != 0)
-    throw DeviceError("cannot return memory to the system: " + reason());
-  free_.push(index);
-}
-
 HostMemory::HostMemory(const HostMemoryOptions& options, const std::atomic<int>& open_captures)
     : granule_bytes_(checked_granule_bytes(options.granule_bytes)),
       capacity_bytes_(options.capacity_bytes),
-      open_captures_(open_captures),
-      device_pieces_("genai-device", granule_bytes_),
-      host_pieces_("genai-host", granule_bytes_) {
-  window_ = reserve(granule_bytes_).address();
-}
+      open_captures_(open_captures) {}
 
 HostMemory::~HostMemory() {
   for (const auto& [begin, bytes] : reserved_) munmap(pointer(begin), bytes);
+  for (const auto& [id, granule] : granules_)
+    if (!granule.is_mapped && granule.address != 0) munmap(pointer(granule.address), granule_bytes_);
 }
 
 void HostMemory::refuse_during_capture(const char* call) const {
@@ -88,34 +63,48 @@ MemoryInfo HostMemory::info() const {
     const std::uint64_t used_bytes = device_granule_count_ * granule_bytes_;
     return {capacity_bytes_, *capacity_bytes_ - std::min(*capacity_bytes_, used_bytes)};
   }
+  return info_of_machine();
+}
+
+// What is promised already is not free, though the system does not know yet.
+MemoryInfo HostMemory::info_of_machine() const {
   const HostMemoryLimits limits = host_memory_limits();
-  return {limits.total_bytes, limits.free_bytes};
+  MemoryInfo info{limits.total_bytes, limits.free_bytes};
+  if (info.free_bytes) *info.free_bytes -= std::min(*info.free_bytes, promised_count_ * granule_bytes_);
+  return info;
 }
 
 DevicePtr<std::byte> HostMemory::reserve(std::size_t bytes) {
   GENAI_EXPECT(bytes > 0 && bytes % granule_bytes_ == 0,
                fmt::format("a reserved range is a multiple of {} bytes, not {}", granule_bytes_, bytes));
+  const std::uint64_t begin = find_addresses(bytes);
+  if (begin == 0)
+    throw DeviceError(fmt::format("cannot reserve {} bytes of address space", bytes),
+                      "lower the context length or the number of sequences, or lift the limit on address space "
+                      "(ulimit -v)");
+  reserved_.emplace(begin, bytes);
+  return DevicePtr<std::byte>(begin);
+}
+
+// Aligned addresses without access; 0 where there are none.
+std::uint64_t HostMemory::find_addresses(std::size_t bytes) const {
   // One granule more than asked leaves room to align; what stands out on both sides goes back.
   const std::size_t padded_bytes = bytes + granule_bytes_;
   void* const found = padded_bytes < bytes
                           ? MAP_FAILED
                           : mmap(nullptr, padded_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (found == MAP_FAILED)
-    throw DeviceError(fmt::format("cannot reserve {} bytes of address space", bytes),
-                      "lower the context length or the number of sequences, or lift the limit on address space "
-                      "(ulimit -v)");
+  if (found == MAP_FAILED) return 0;
   const auto address = reinterpret_cast<std::uint64_t>(found);
   const std::uint64_t begin = (address + granule_bytes_ - 1) & ~std::uint64_t{granule_bytes_ - 1};
   const std::uint64_t before_bytes = begin - address;
   if (before_bytes > 0) munmap(found, before_bytes);
   if (before_bytes < granule_bytes_) munmap(pointer(begin + bytes), granule_bytes_ - before_bytes);
-  reserved_.emplace(begin, bytes);
-  return DevicePtr<std::byte>(begin);
+  return begin;
 }
 
 void HostMemory::release(DevicePtr<std::byte> begin, std::size_t bytes) {
   const auto range = reserved_.find(begin.address());
-  GENAI_EXPECT(range != reserved_.end() && range->second == bytes && begin.address() != window_,
+  GENAI_EXPECT(range != reserved_.end() && range->second == bytes,
                "release of a range that was not reserved like this");
   {
     const std::lock_guard lock(mapped_mutex_);
@@ -130,7 +119,7 @@ void HostMemory::release(DevicePtr<std::byte> begin, std::size_t bytes) {
 // The kernel hands out memory that it does not have and kills the process on first touch, so ask before.
 bool HostMemory::machine_has_room() {
   if (room_bytes_ < granule_bytes_) {
-    const std::uint64_t free_bytes = host_memory_limits().free_bytes.value_or(UINT64_MAX);
+    const std::uint64_t free_bytes = info_of_machine().free_bytes.value_or(UINT64_MAX);
     room_bytes_ = std::min(free_bytes, std::max<std::uint64_t>(kRoomCheckBytes, granule_bytes_));
     if (room_bytes_ < granule_bytes_) return false;
   }
@@ -144,40 +133,34 @@ std::optional<GranuleId> HostMemory::create(Placement placement) {
   if (on_device && capacity_bytes_ && (device_granule_count_ + 1) * granule_bytes_ > *capacity_bytes_)
     return std::nullopt;
   if (!machine_has_room()) return std::nullopt;
-  const std::optional<std::uint64_t> piece = pieces(placement).take();
-  if (!piece) return std::nullopt;
-  const Granule granule{placement, *piece, 0};
-  if (!commit(granule)) {
-    pieces(placement).give_back(*piece);
-    return std::nullopt;
-  }
   const std::uint64_t id = next_id_++;
-  granules_.emplace(id, granule);
+  granules_.emplace(id, Granule{placement, 0, false});
+  ++promised_count_;
   if (on_device) ++device_granule_count_;
   return GranuleId{id};
 }
 
-// Gives the granule its memory now, so that exhaustion is an answer of create and not a signal on first touch. Going
-// through a mapping (and not through fallocate) is what lets the kernel use huge pages.
-bool HostMemory::commit(const Granule& granule) {
-  if (!map_piece(window_, granule)) {
-    map_nothing(window_);
-    return false;
-  }
-  bool done = madvise(pointer(window_), granule_bytes_, MADV_POPULATE_WRITE) == 0;
-  if (!done && errno == EINVAL)  // Linux before 5.14
-    done = fallocate(pieces(granule.placement).file(), 0, static_cast<off_t>(granule.piece * granule_bytes_),
-                     static_cast<off_t>(granule_bytes_)) == 0;
-  map_nothing(window_);
-  return done;
-}
-
-bool HostMemory::map_piece(std::uint64_t address, const Granule& granule) {
-  if (mmap(pointer(address), granule_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-           pieces(granule.placement).file(), static_cast<off_t>(granule.piece * granule_bytes_)) == MAP_FAILED)
+// Memory at `address`, all of it present: exhaustion is an answer now and no signal on first touch.
+bool HostMemory::map_memory(std::uint64_t address) {
+  if (mmap(pointer(address), granule_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+      MAP_FAILED)
     return false;
   // Advice: refused where the kernel is built without huge pages, and then small ones do.
   if (granule_bytes_ >= kHugePageBytes) madvise(pointer(address), granule_bytes_, MADV_HUGEPAGE);
+  if (madvise(pointer(address), granule_bytes_, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+  std::memset(pointer(address), 0, granule_bytes_);  // Linux before 5.14
+  return true;
+}
+
+// Afterwards the bytes are at `to`; `from` is unchanged or reads as zeros.
+bool HostMemory::move(std::uint64_t from, std::uint64_t to) {
+  // Page tables move, no byte is copied, and `from` stays a mapping, so that nothing else of this process gets there.
+  if (mremap(pointer(from), granule_bytes_, granule_bytes_, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
+             pointer(to)) != MAP_FAILED)
+    return true;
+  if (errno != EINVAL || !map_memory(to)) return false;
+  std::memcpy(pointer(to), pointer(from), granule_bytes_);  // Linux before 5.7
   return true;
 }
 
@@ -195,8 +178,11 @@ HostMemory::Granule& HostMemory::require_granule(GranuleId id) {
 void HostMemory::destroy(GranuleId id) {
   refuse_during_capture("destroy");
   const Granule granule = require_granule(id);
-  GENAI_EXPECT(granule.slot == 0, "destroy of a granule that is mapped");
-  pieces(granule.placement).give_back(granule.piece);
+  GENAI_EXPECT(!granule.is_mapped, "destroy of a granule that is mapped");
+  if (granule.address == 0)
+    --promised_count_;
+  else
+    munmap(pointer(granule.address), granule_bytes_);
   granules_.erase(static_cast<std::uint64_t>(id));
   if (granule.placement == Placement::device) --device_granule_count_;
 }
@@ -205,22 +191,25 @@ void HostMemory::map(DevicePtr<std::byte> slot, GranuleId id) {
   refuse_during_capture("map");
   const std::uint64_t address = slot.address();
   Granule& granule = require_granule(id);
-  GENAI_EXPECT(granule.slot == 0, "map of a granule that is mapped already");
+  GENAI_EXPECT(!granule.is_mapped, "map of a granule that is mapped already");
   GENAI_EXPECT(address % granule_bytes_ == 0, fmt::format("slot 0x{:x} is not at the start of a granule", address));
   auto range = reserved_.upper_bound(address);
-  GENAI_EXPECT(
-      range != reserved_.begin() && address < std::prev(range)->first + std::prev(range)->second && address != window_,
-      fmt::format("slot 0x{:x} is not reserved", address));
+  GENAI_EXPECT(range != reserved_.begin() && address < std::prev(range)->first + std::prev(range)->second,
+               fmt::format("slot 0x{:x} is not reserved", address));
   const std::lock_guard lock(mapped_mutex_);
   GENAI_EXPECT(!mapped_.contains(address), fmt::format("slot 0x{:x} is not empty", address));
-  if (!map_piece(address, granule)) {
+  if (!(granule.address == 0 ? map_memory(address) : move(granule.address, address))) {
     const std::string why = reason();
     map_nothing(address);
-    throw DeviceError("cannot map memory: " + why,
-                      "a process may have sysctl vm.max_map_count mappings; raise it, or use larger granules");
+    throw DeviceError("cannot map memory: " + why, kMappingHint);
   }
+  if (granule.address == 0)
+    --promised_count_;
+  else
+    munmap(pointer(granule.address), granule_bytes_);
   mapped_.emplace(address, id);
-  granule.slot = address;
+  granule.address = address;
+  granule.is_mapped = true;
 }
 
 void HostMemory::unmap(DevicePtr<std::byte> slot) {
@@ -230,8 +219,17 @@ void HostMemory::unmap(DevicePtr<std::byte> slot) {
   const std::lock_guard lock(mapped_mutex_);
   const auto mapping = mapped_.find(address);
   GENAI_EXPECT(mapping != mapped_.end(), fmt::format("unmap of slot 0x{:x}, which is empty", address));
-  if (!map_nothing(address)) throw DeviceError("cannot unmap memory: " + reason());
-  require_granule(mapping->second).slot = 0;
+  const std::uint64_t parking = find_addresses(granule_bytes_);
+  const bool is_moved = parking != 0 && move(address, parking);
+  if (!is_moved || !map_nothing(address)) {
+    const std::string why = reason();
+    if (is_moved) move(parking, address);
+    if (parking != 0) munmap(pointer(parking), granule_bytes_);
+    throw DeviceError("cannot unmap memory: " + why, kMappingHint);
+  }
+  Granule& granule = require_granule(mapping->second);
+  granule.address = parking;
+  granule.is_mapped = false;
   mapped_.erase(mapping);
 }
 
