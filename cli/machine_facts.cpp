@@ -18,16 +18,21 @@ std::string find_value(const char* file_name, const std::string& name) {
   return {};
 }
 
-}  // namespace
-
-std::string cpu_name() { return find_value("/proc/cpuinfo", "model name"); }
-
-std::optional<std::uint64_t> rss_peak_bytes() {
-  // Not getrusage: its figure begins with what the parent had before exec.
-  std::istringstream text(find_value("/proc/self/status", "VmHWM"));
+// A value in kB.
+std::optional<std::uint64_t> find_bytes(const char* file_name, const std::string& name) {
+  std::istringstream text(find_value(file_name, name));
   std::uint64_t kibibytes = 0;
   if (!(text >> kibibytes)) return std::nullopt;
   return kibibytes * 1024;
 }
+
+}  // namespace
+
+std::string cpu_name() { return find_value("/proc/cpuinfo", "model name"); }
+
+// Not getrusage: its figure begins with what the parent had before exec.
+std::optional<std::uint64_t> rss_peak_bytes() { return find_bytes("/proc/self/status", "VmHWM"); }
+
+std::optional<std::uint64_t> huge_page_bytes() { return find_bytes("/proc/self/smaps_rollup", "AnonHugePages"); }
 
 }  // namespace genai::cli

@@ -30,6 +30,11 @@ std::optional<double> rate(double count, std::optional<double> seconds) {
   return count / *seconds;
 }
 
+// In GB/s.
+std::optional<double> load_rate(const Report& report) {
+  return rate(static_cast<double>(report.load_file_bytes) / 1e9, report.load_weights_seconds);
+}
+
 std::optional<double> decode_rate(const Report& report) {
   const std::vector<double>& times = report.inter_token_seconds;
   return rate(static_cast<double>(times.size()), std::accumulate(times.begin(), times.end(), 0.0));
@@ -54,6 +59,7 @@ void put_traffic(Json& json, const Report::Traffic& traffic) {
 
 void put_times(Json& json, const Report& report) {
   json["load_ms"] = milliseconds(report.load_seconds);
+  if (const auto speed = load_rate(report)) json["load_gbps"] = rounded(*speed);
   if (report.time_to_first_token_seconds)
     json["time_to_first_token_ms"] = milliseconds(*report.time_to_first_token_seconds);
   if (const auto speed = prefill_rate(report)) json["prefill_tokens_per_second"] = rounded(*speed);
@@ -74,7 +80,7 @@ double percentile(const std::vector<double>& values, double share) {
   return values[std::clamp<std::size_t>(rank, 1, values.size()) - 1];
 }
 
-std::string report_json(const Report& report) {
+std::string report_json(const Report& report, ReportDetail detail) {
   Json json;
   json["schema_version"] = kReportSchema;
   json["genai_version"] = kVersion;
@@ -119,7 +125,12 @@ std::string report_json(const Report& report) {
   json["prompt_hash"] = hash_text(report.prompt_hash);
   json["output_hash"] = hash_text(report.output_hash);
   if (report.logits_hash) json["logits_hash"] = hash_text(*report.logits_hash);
+  if (report.logits_hash && detail == ReportDetail::steps) {
+    Json& hashes = json["step_logits_hashes"] = Json::array();
+    for (const std::uint64_t hash : report.step_logits_hashes) hashes.push_back(hash_text(hash));
+  }
   put(json, "rss_peak_bytes", report.rss_peak_bytes);
+  put(json, "huge_page_bytes", report.huge_page_bytes);
   // Paths are bytes of any kind; JSON is not.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -133,8 +144,12 @@ std::string report_summary(const Report& report) {
   if (const auto speed = prefill_rate(report)) line += fmt::format(" at {:.1f} tok/s", *speed);
   if (report.time_to_first_token_seconds)
     line += fmt::format(" | first token {:.0f} ms", *report.time_to_first_token_seconds * 1000.0);
-  line += fmt::format(" | load {:.2f} s | {}", report.load_seconds, byte_size_text(report.committed_peak_bytes));
+  line += fmt::format(" | load {:.2f} s", report.load_seconds);
+  if (const auto speed = load_rate(report)) line += fmt::format(" at {:.2f} GB/s", *speed);
+  line += fmt::format(" | {}", byte_size_text(report.committed_peak_bytes));
   line += fmt::format(" | {}", report.device_name);
+  // On a GPU the threads only load and sample.
+  if (!report.sm_count && !report.threads_reason.empty()) line += fmt::format(", {}", report.threads_reason);
   if (report.logits_hash) line += fmt::format(" | logits {}", hash_text(*report.logits_hash));
   return line + fmt::format(" | seed {} | {}]", report.seed, report.finish_reason);
 }

@@ -53,6 +53,8 @@ struct Report {
   std::uint64_t generated_tokens = 0;
 
   double load_seconds = 0.0;
+  std::uint64_t load_file_bytes = 0;  // of weights, read in load_weights_seconds
+  double load_weights_seconds = 0.0;
   std::optional<double> prefill_seconds;
   std::optional<double> time_to_first_token_seconds;
   std::vector<double> inter_token_seconds;
@@ -62,14 +64,22 @@ struct Report {
   std::uint64_t prompt_hash = 0;
   std::uint64_t output_hash = 0;
   std::optional<std::uint64_t> logits_hash;  // empty: no logits were computed
+  std::vector<std::uint64_t> step_logits_hashes;
   std::optional<std::uint64_t> rss_peak_bytes;
+  std::optional<std::uint64_t> huge_page_bytes;
 };
 
 // The smallest of `values` that at least `share` of them do not exceed. REQUIRES: values, sorted; 0 < share <= 1.
 double percentile(const std::vector<double>& values, double share);
 
+// How much of what grows with the text is in the JSON.
+enum class ReportDetail {
+  run,    // totals
+  steps,  // and a value for each step
+};
+
 // One line, no line break.
-std::string report_json(const Report& report);
+std::string report_json(const Report& report, ReportDetail detail);
 std::string report_summary(const Report& report);
 
 }  // namespace genai::cli

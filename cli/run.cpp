@@ -60,9 +60,9 @@ std::string finish_reason(const Generation& generation, const TextWriter& writer
 void print_report(const Report& report, const RunOptions& options, ReportFile& file, Console& console) {
   ReportForm form = options.report;
   if (form == ReportForm::automatic) form = console.is_terminal() ? ReportForm::human : ReportForm::json;
-  if (form == ReportForm::json) console.line(report_json(report));
+  if (form == ReportForm::json) console.line(report_json(report, ReportDetail::run));
   if (form == ReportForm::human) console.line(report_summary(report));
-  file.write(report_json(report) + "\n");
+  file.write(report_json(report, ReportDetail::steps) + "\n");
 }
 
 }  // namespace

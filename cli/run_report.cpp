@@ -87,6 +87,8 @@ Report RunReport::collect(const GenerationRequest& request, const Generation& ge
   report.prompt_tokens = counters.prompt_tokens;
   report.generated_tokens = counters.generated_tokens;
   report.load_seconds = session_.load_seconds();
+  report.load_file_bytes = model.weight_load().file_bytes;
+  report.load_weights_seconds = model.weight_load().seconds;
   report.prefill_seconds = counters.prefill_seconds;
   report.time_to_first_token_seconds = counters.time_to_first_token_seconds;
   report.inter_token_seconds = counters.inter_token_seconds;
@@ -96,7 +98,9 @@ Report RunReport::collect(const GenerationRequest& request, const Generation& ge
   report.prompt_hash = prompt_hash(request.prompt);
   report.output_hash = output_hash;
   if (!generation.step_hashes.empty()) report.logits_hash = generation.logits_hash;
+  report.step_logits_hashes = generation.step_hashes;
   report.rss_peak_bytes = rss_peak_bytes();
+  report.huge_page_bytes = huge_page_bytes();
   return report;
 }
 

@@ -1,6 +1,7 @@
 #include "cli/session.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -151,6 +152,9 @@ ResidencyPlan Session::plan_only(PlanRequest& request) {
 }
 
 void Session::load() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);  // a vocabulary is prepared in several times its size, which would stay with the process
+#endif
   const auto start = std::chrono::steady_clock::now();
   const ModelOptions model_options = open_device_and_choose();
   model_.emplace(*file_, config_, *opened_.device, model_options);

@@ -191,18 +191,21 @@ TEST_CASE("cli: percentiles are values that were measured") {
 
 TEST_CASE("cli: the report leaves out what is empty and prints what is zero") {
   Report report;
-  const auto bare = nlohmann::json::parse(report_json(report));
+  const auto bare = nlohmann::json::parse(report_json(report, ReportDetail::steps));
   for (const char* name : {"budget_bytes", "captures", "segments", "kv_bytes_moved", "time_to_first_token_ms",
-                           "inter_token_ms", "logits_hash", "rss_peak_bytes", "fallback_reason"})
+                           "inter_token_ms", "logits_hash", "step_logits_hashes", "rss_peak_bytes", "fallback_reason"})
     CHECK_FALSE(bare.contains(name));
   report.budget_bytes = 0;
   report.captures = 0;
   report.logits_hash = 0;
+  report.step_logits_hashes = {0};
   report.inter_token_seconds = {0.5, 0.25};
-  const auto full = nlohmann::json::parse(report_json(report));
+  const auto full = nlohmann::json::parse(report_json(report, ReportDetail::steps));
   CHECK(full.at("budget_bytes") == 0);
   CHECK(full.at("captures") == 0);
   CHECK(full.at("logits_hash") == "0000000000000000");
+  CHECK(full.at("step_logits_hashes") == std::vector<std::string>{"0000000000000000"});
+  CHECK_FALSE(nlohmann::json::parse(report_json(report, ReportDetail::run)).contains("step_logits_hashes"));
   CHECK(full.at("inter_token_ms").at("p50") == 250.0);
   CHECK(full.at("inter_token_ms").at("max") == 500.0);
   CHECK(full.at("decode_tokens_per_second") == 2.667);

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/exact_math.h"
 #include "tests/catch.h"
 #include "tests/cli_process.h"
 #include "tests/scripted_model.h"
@@ -152,6 +154,59 @@ TEST_CASE("cli: a report in words, in a file, and both at once") {
   CHECK(letters().run({"-p", "a", "--report-file", "/nowhere/report.json"}).exit_code == 2);
   check_usage_error({"-m", letters().path, "-p", "a", "--report-file", letters().path}, "names the model itself");
   CHECK(letters().run({"-p", "a", "-n", "1"}).out == "b");  // still whole
+}
+
+TEST_CASE("cli: the report file has the hash of each step's logits, and one changed logit changes one of them") {
+  // After "a" comes "bcdefgh" in every model; `weight` is the logit of "e" after "d", before the norm.
+  TemporaryFolder folder;
+  const auto write_model = [&](const std::string& name, float weight) {
+    ScriptedModel model;
+    model.add_line({"a", "b", "c", "d", "e", "f", "g", "h"});
+    model.set_weight(4, 5, weight);
+    model.writer().build().write(folder / name);
+    return folder / name;
+  };
+  const auto hashes = [&](const std::string& model, const std::vector<std::string>& more,
+                          const ProcessOptions& options = {}) {
+    const std::string file = folder / "report.json";
+    std::vector<std::string> arguments = {"-m", model, "-p", "ab", "-n", "6", "--report-file", file};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProcessResult result = run_genai(arguments, options);
+    INFO(result.err);
+    CHECK(result.out == "cdefgh");
+    CHECK_FALSE(contains(result.err, "step_logits_hashes"));  // the line on stderr does not grow with the text
+    const Json report = Json::parse(read_whole_file(file));
+    std::vector<std::uint64_t> values;
+    std::uint64_t total = 0;
+    for (const Json& text : report.at("step_logits_hashes"))
+      total += values.emplace_back(std::stoull(text.get<std::string>(), nullptr, 16));
+    CHECK(total == std::stoull(report.at("logits_hash").get<std::string>(), nullptr, 16));
+    return values;
+  };
+
+  // What engine/README.md says of a model whose only logits are those of the token that follows.
+  std::vector<std::uint64_t> expected;
+  const float logit = 1.0f / std::sqrt(1.0f / ScriptedModel::kWidth + 1e-5f);
+  for (std::uint32_t position = 1; position <= 6; ++position) {
+    const std::uint32_t next = position + 2;  // "ab" are tokens 1 and 2
+    std::uint64_t hash = 0;
+    for (std::uint32_t index = 0; index <= 8; ++index)
+      hash += genai::logit_hash_term(position, index, genai::float_bits(index == next ? logit : 0.0f));
+    expected.push_back(hash);
+  }
+  const std::string plain = write_model("plain.gguf", 1.0f);
+  CHECK(hashes(plain, {}) == expected);
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"--no-cuda-graph"}, {"-t", "3"}, {"-ub", "1"}, {"--cold", "weight"}, {"--temp", "0.5", "--top-k", "1"}})
+    CHECK(hashes(plain, more) == expected);
+  CHECK(hashes(plain, {}, {.environment = {{"GENAI_ISA", "scalar"}}}) == expected);
+
+  const std::vector<std::uint64_t> changed = hashes(write_model("changed.gguf", std::nextafter(1.0f, 2.0f)), {});
+  REQUIRE(changed.size() == expected.size());
+  for (std::size_t step = 0; step < expected.size(); ++step) {
+    INFO(step);
+    CHECK((changed[step] == expected[step]) == (step != 2));  // the step that reads "d"
+  }
 }
 
 TEST_CASE("cli: graph or separate calls, threads and pass size change counters and no byte") {
@@ -395,11 +450,21 @@ TEST_CASE("cli: a budget that is too small exits 5 with the ledger, one that is 
   }
 }
 
-TEST_CASE("cli: a device that is not there exits 4 and says why") {
+TEST_CASE("cli: a device that is not there exits 4, says why and what to do; auto does without and says it once") {
   const ProcessResult result = letters().run({"-p", "a", "--device", "cuda:999"});
   INFO(result.err);
   CHECK(result.exit_code == 4);
   CHECK(result.out.empty());
-  CHECK(contains(result.err, "cuda:999"));
+  CHECK(contains(result.err, "cannot use cuda:999: "));
+  CHECK(contains(result.err, "hint: "));
+  CHECK(contains(result.err, "use --device cpu"));
+  const ProcessResult fallback = letters().run({"-p", "a", "-n", "1", "--device", "auto"});
+  INFO(fallback.err);
+  CHECK(fallback.exit_code == 0);
+  CHECK(fallback.out == "b");
+  const std::string said = "warning: running on the host: ";
+  const Json report = Json::parse(fallback.err.substr(fallback.err.find("{")));
+  CHECK(contains(fallback.err, said) == report.contains("fallback_reason"));
+  CHECK(fallback.err.find(said) == fallback.err.rfind(said));
   CHECK(letters().run({"-p", "a", "-n", "1", "--device", "cpu"}).out == "b");
 }

@@ -24,6 +24,7 @@ HostModelOptions small_options() {
   options.device.threads = 1;
   options.model.context = 512;
   options.model.max_rows = 64;
+  options.model.load_threads = 2;
   return options;
 }
 

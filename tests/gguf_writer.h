@@ -113,6 +113,10 @@ class GgufWriter {
     tensors_.push_back({name, std::move(shape), type, std::move(*data), offset});
     return *this;
   }
+  GgufWriter& remove_tensor(const std::string& name) {
+    std::erase_if(tensors_, [&](const Tensor& tensor) { return tensor.name == name; });
+    return *this;
+  }
   GgufWriter& f32_tensor(const std::string& name, std::vector<std::uint64_t> shape, const std::vector<float>& values) {
     std::vector<std::byte> data;
     for (const float value : values) append_number(data, value);

@@ -123,6 +123,18 @@ TEST_CASE("default thread count follows the affinity mask", "[host_limits]") {
   REQUIRE(restricted == 1);
 }
 
+TEST_CASE("default thread count keeps to the quota of the cgroup, and says so", "[host_limits]") {
+  const FakeRoot root;
+  root.file("proc/self/cgroup", "0::/box\n");
+  root.file("sys/fs/cgroup/box/cpu.max", "50000 100000\n");  // below any mask
+  REQUIRE(default_thread_count(root.path()).count == 1);
+  REQUIRE(default_thread_count(root.path()).reason == "the cgroup quota is 0.5 cores");
+  root.file("sys/fs/cgroup/box/cpu.max", "200000 100000\n");
+  REQUIRE(default_thread_count(root.path()).count <= 2);
+  root.file("sys/fs/cgroup/box/cpu.max", "max 100000\n");
+  REQUIRE(default_thread_count(root.path()).count == default_thread_count().count);
+}
+
 TEST_CASE("host memory is what /proc says", "[host_limits]") {
   const FakeRoot root;
   REQUIRE_FALSE(host_memory_limits(root.path()).total_bytes.has_value());

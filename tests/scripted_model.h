@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/gguf_writer.h"
@@ -58,6 +59,11 @@ class ScriptedModel {
     for (std::size_t i = 1; i < ids.size(); ++i) next_[ids[i - 1]] = ids[i];
     return *this;
   }
+  // How strongly `next` follows `id`, 1 unless said: its logit is this times the norm's factor.
+  ScriptedModel& set_weight(std::int32_t id, std::int32_t next, float weight) {
+    weights_[{id, next}] = weight;
+    return *this;
+  }
   // Adds one token a piece, and has each follow the one before; returns the ids.
   std::vector<std::int32_t> add_line(const std::vector<std::string>& pieces) {
     std::vector<std::int32_t> ids;
@@ -86,6 +92,8 @@ class ScriptedModel {
     for (std::size_t id = 0; id < tokens_.size(); ++id) embedding[id * kWidth + id] = 1.0f;
     for (const auto& [id, next] : next_)
       output[static_cast<std::size_t>(next) * kWidth + static_cast<std::size_t>(id)] = 1.0f;
+    for (const auto& [edge, weight] : weights_)
+      output[static_cast<std::size_t>(edge.second) * kWidth + static_cast<std::size_t>(edge.first)] = weight;
     const std::vector<float> ones(kWidth, 1.0f);
     out.f32_tensor("token_embd.weight", {kWidth, token_count}, embedding)
         .f32_tensor("output.weight", {kWidth, token_count}, output)
@@ -101,6 +109,7 @@ class ScriptedModel {
   std::vector<std::string> tokens_;
   std::vector<std::int32_t> types_;
   std::map<std::int32_t, std::int32_t> next_;
+  std::map<std::pair<std::int32_t, std::int32_t>, float> weights_;
 };
 
 }  // namespace genai::test

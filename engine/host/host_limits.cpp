@@ -171,9 +171,9 @@ ThreadCountChoice choose_thread_count(int cores_in_mask, int cores_of_machine, s
   return choice;
 }
 
-ThreadCountChoice default_thread_count() {
+ThreadCountChoice default_thread_count(const fs::path& root) {
   return choose_thread_count(cores_in_affinity_mask(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)),
-                             cgroup_quota_cores());
+                             cgroup_quota_cores(root));
 }
 
 int usable_core_count() { return default_thread_count().count; }

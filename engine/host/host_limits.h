@@ -15,7 +15,7 @@ struct ThreadCountChoice {
 };
 
 // One thread for each core that this process may keep busy: more would wait for each other at every barrier.
-ThreadCountChoice default_thread_count();
+ThreadCountChoice default_thread_count(const std::filesystem::path& root = "/");
 // The rule by itself: the affinity mask or the quota rounded down, whichever is smaller, and at least 1.
 ThreadCountChoice choose_thread_count(int cores_in_mask, int cores_of_machine, std::optional<double> quota_cores);
 int usable_core_count();

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -60,10 +61,13 @@ MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(bytes_.data()), byte
 void MappedFile::drop_pages(std::uint64_t offset, std::uint64_t count) const {
   GENAI_EXPECT(offset <= bytes_.size() && count <= bytes_.size() - offset, "range lies outside the mapping");
   if (count == 0) return;
-  // Whole pages, the shared ones at both ends too: the mapping is never written, so nothing can be lost.
-  const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t begin = offset / page_bytes * page_bytes;
-  ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, offset + count - begin, MADV_DONTNEED);
+  // Whole pages, the shared ones at both ends too: the mapping is never written, so nothing can be lost. And whole huge
+  // pages: where the file is cached in such, one access brings back all of one, also what was dropped before.
+  constexpr std::uint64_t kLargestPageBytes = std::uint64_t{2} << 20;
+  const auto base = reinterpret_cast<std::uint64_t>(bytes_.data());
+  const std::uint64_t begin = std::max(base, (base + offset) / kLargestPageBytes * kLargestPageBytes);
+  const std::uint64_t end = (base + offset + count + kLargestPageBytes - 1) / kLargestPageBytes * kLargestPageBytes;
+  ::madvise(reinterpret_cast<void*>(begin), std::min(end, base + bytes_.size()) - begin, MADV_DONTNEED);
 }
 
 }  // namespace genai

@@ -77,7 +77,8 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
   const auto report = [this](std::uint64_t done_bytes) {
     if (options_.progress) options_.progress(done_bytes, weight_map_.total_bytes);
   };
-  load_weights(weight_map_, file, device_, arena_, weight_range_, cold_range_, *stream_, options_.load_threads, report);
+  weight_load_ = load_weights(weight_map_, file, device_, arena_, weight_range_, cold_range_, *stream_,
+                              options_.load_threads, report);
 
   make_ring();
   const Workspace workspace =

@@ -13,6 +13,7 @@
 #include "engine/model/model_config.h"
 #include "engine/model/tensor_file.h"
 #include "engine/model/transformer.h"
+#include "engine/model/weight_loader.h"
 #include "engine/model/weight_map.h"
 #include "engine/residency/copy_ring.h"
 #include "engine/residency/residency_arena.h"
@@ -67,6 +68,7 @@ class Model {
   DevicePtr<std::byte> weight_address(const PlacedTensor& placed, Lane lane = Lane::resident) const {
     return genai::weight_address(placed, lane, lane == Lane::resident ? weight_range_.base() : cold_range_.base());
   }
+  const WeightLoad& weight_load() const { return weight_load_; }
   std::uint64_t weight_bytes() const { return weight_map_.total_bytes; }
 
  private:
@@ -87,6 +89,7 @@ class Model {
   MemoryRange ring_range_;
   MemoryRange workspace_range_;
   ModelWeights weights_;
+  WeightLoad weight_load_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<CopyRing> ring_;
   std::unique_ptr<Transformer> transformer_;

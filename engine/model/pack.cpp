@@ -18,126 +18,138 @@ constexpr std::uint32_t kHighNibbles = 0xf0f0f0f0u;
 
 void put_half(std::uint8_t* bytes, const std::uint8_t (&half)[2]) { std::memcpy(bytes, half, 2); }
 void put_word(std::uint8_t* bytes, std::uint32_t word) { std::memcpy(bytes, &word, sizeof word); }
-void or_word(std::uint8_t* bytes, std::uint32_t word) { put_word(bytes, word_at(bytes) | word); }
 
 // Bits 0..3 of `nibble` to bits 0, 8, 16 and 24.
 constexpr std::uint32_t one_bit_a_byte(std::uint32_t nibble) { return nibble * 0x00204081u & 0x01010101u; }
 
-// Where block j of row g lies in the planes of one tile. The high-bit planes start as zeros: blocks or their bits in.
+// Where row g lies in the planes of one tile. A tile starts as zeros; its blocks are those of four cells j in a row.
 template <DType kDType>
-struct TileCell {
+struct TileRow {
   static constexpr TileLayout kLayout = tile_layout(kDType);
   std::uint8_t* tile;
   int g;
-  int j;
 
-  std::uint8_t* nibbles(int c) const { return tile + 16 * (4 * g + c) + 4 * j; }
-  std::uint8_t* bytes(int h, int c) const { return nibbles(c) + 512 * h; }
-  // `bits` has bit 4 of the weights e = 0..3 of one (h, c) at 0, 8, 16 and 24.
-  void or_fifth(int h, int c, std::uint32_t bits) const {
-    or_word(tile + kLayout.high_bits + 4 * (4 * g + c), bits << (4 * h + j));
-  }
-  // `pairs` has bits 4 and 5 of the weights e = 0..3 of one (h, c) at 0, 8, 16 and 24.
-  void or_pairs(int h, int c, std::uint32_t pairs) const {
-    or_word(tile + kLayout.high_bits + 4 * (2 * (4 * g + c) + h), pairs << (2 * j));
-  }
-  std::uint8_t* block_scale() const { return tile + kLayout.scale + 2 * (4 * g + j); }
-  std::uint8_t* block_minimum() const { return tile + kLayout.minimum + 2 * (4 * g + j); }
+  std::uint8_t* nibbles(int j, int c) const { return tile + 16 * (4 * g + c) + 4 * j; }
+  std::uint8_t* bytes(int j, int h, int c) const { return nibbles(j, c) + 512 * h; }
+  // Bit 4h + j of byte e is bit 4 of weight e of (h, c) in cell j.
+  std::uint8_t* fifth(int c) const { return tile + kLayout.high_bits + 4 * (4 * g + c); }
+  // Bits 2j and 2j + 1 of byte e are bits 4 and 5 of weight e of (h, c) in cell j.
+  std::uint8_t* pairs(int h, int c) const { return tile + kLayout.high_bits + 4 * (2 * (4 * g + c) + h); }
+  std::uint8_t* block_scale(int j) const { return tile + kLayout.scale + 2 * (4 * g + j); }
+  std::uint8_t* block_minimum(int j) const { return tile + kLayout.minimum + 2 * (4 * g + j); }
   std::uint8_t* row_scale() const { return tile + kLayout.scale + 2 * g; }
   std::uint8_t* row_minimum() const { return tile + kLayout.minimum + 2 * g; }
-  std::uint8_t* sub_scale() const { return tile + kLayout.sub_scale + 4 * g + j; }
-  std::uint8_t* sub_min() const { return tile + kLayout.sub_min + 4 * g + j; }
-  std::uint8_t* half_scales() const { return tile + kLayout.sub_scale + 2 * (4 * g + j); }
+  std::uint8_t* sub_scale(int j) const { return tile + kLayout.sub_scale + 4 * g + j; }
+  std::uint8_t* sub_min(int j) const { return tile + kLayout.sub_min + 4 * g + j; }
+  std::uint8_t* half_scales(int j) const { return tile + kLayout.sub_scale + 2 * (4 * g + j); }
 };
 
-template <DType kDType>
-void put_fifth(const TileCell<kDType>& cell, std::uint32_t fifth) {
-  for (int h = 0; h < 2; ++h)
-    for (int c = 0; c < 4; ++c) cell.or_fifth(h, c, one_bit_a_byte(fifth >> (16 * h + 4 * c) & 15u));
+// ---- blocks of 32: `from` is the first of `count` that this row of the tile takes, at most four ----
+
+template <DType kDType, class Block>
+void put_nibbles(const TileRow<kDType>& to, const Block* from, int count) {
+  for (int j = 0; j < count; ++j)
+    for (int c = 0; c < 4; ++c) std::memcpy(to.nibbles(j, c), from[j].nibbles + 4 * c, 4);
 }
 
-// Part `part` of a K block with nibbles in pairs of parts: half the bytes of two words make the cell's nibble words.
+template <DType kDType, class Block>
+void put_scales(const TileRow<kDType>& to, const Block* from, int count) {
+  for (int j = 0; j < count; ++j) {
+    put_half(to.block_scale(j), from[j].d);
+    if constexpr (TileRow<kDType>::kLayout.minimum >= 0) put_half(to.block_minimum(j), from[j].m);
+  }
+}
+
+template <DType kDType, class Block>
+void put_fifth(const TileRow<kDType>& to, const Block* from, int count) {
+  std::uint32_t words[4] = {};
+  for (int j = 0; j < count; ++j) {
+    const std::uint32_t fifth = word_at(from[j].fifth);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h)
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) words[c] |= one_bit_a_byte(fifth >> (16 * h + 4 * c) & 15u) << (4 * h + j);
+  }
+  for (int c = 0; c < 4; ++c) put_word(to.fifth(c), words[c]);
+}
+
+void pack_row(const TileRow<DType::Q4_0>& to, const BlockQ4_0* from, int count) {
+  put_nibbles(to, from, count);
+  put_scales(to, from, count);
+}
+
+void pack_row(const TileRow<DType::Q4_1>& to, const BlockQ4_1* from, int count) {
+  put_nibbles(to, from, count);
+  put_scales(to, from, count);
+}
+
+void pack_row(const TileRow<DType::Q5_0>& to, const BlockQ5_0* from, int count) {
+  put_nibbles(to, from, count);
+  put_fifth(to, from, count);
+  put_scales(to, from, count);
+}
+
+void pack_row(const TileRow<DType::Q5_1>& to, const BlockQ5_1* from, int count) {
+  put_nibbles(to, from, count);
+  put_fifth(to, from, count);
+  put_scales(to, from, count);
+}
+
+void pack_row(const TileRow<DType::Q8_0>& to, const BlockQ8_0* from, int count) {
+  for (int j = 0; j < count; ++j)
+    for (int h = 0; h < 2; ++h)
+      for (int c = 0; c < 4; ++c) std::memcpy(to.bytes(j, h, c), from[j].bytes + 16 * h + 4 * c, 4);
+  put_scales(to, from, count);
+}
+
+// ---- blocks of 256: a row of a tile takes half of one, parts 4 * half .. 4 * half + 3 ----
+
+// Nibbles of one part, which are the low or the high halves of 32 bytes: half the bytes of two words make a word.
 template <DType kDType>
-void put_part_nibbles(const TileCell<kDType>& cell, const std::uint8_t* low_words, bool high_half) {
+void put_part_nibbles(const TileRow<kDType>& to, int j, const std::uint8_t* from, bool high_half) {
   for (int c = 0; c < 4; ++c) {
-    const std::uint32_t h0 = word_at(low_words + 4 * c);
-    const std::uint32_t h1 = word_at(low_words + 16 + 4 * c);
-    put_word(cell.nibbles(c),
+    const std::uint32_t h0 = word_at(from + 4 * c);
+    const std::uint32_t h1 = word_at(from + 16 + 4 * c);
+    put_word(to.nibbles(j, c),
              high_half ? (h0 >> 4 & kLowNibbles) | (h1 & kHighNibbles) : (h0 & kLowNibbles) | (h1 & kLowNibbles) << 4);
   }
 }
 
-// One block of 32 from the file's row into its cell. `block` counts from the start of the row.
-void pack_block(const TileCell<DType::Q4_0>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ4_0*>(row)[block];
-  for (int c = 0; c < 4; ++c) std::memcpy(cell.nibbles(c), from.nibbles + 4 * c, 4);
-  put_half(cell.block_scale(), from.d);
-}
-
-void pack_block(const TileCell<DType::Q4_1>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ4_1*>(row)[block];
-  for (int c = 0; c < 4; ++c) std::memcpy(cell.nibbles(c), from.nibbles + 4 * c, 4);
-  put_half(cell.block_scale(), from.d);
-  put_half(cell.block_minimum(), from.m);
-}
-
-void pack_block(const TileCell<DType::Q5_0>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ5_0*>(row)[block];
-  for (int c = 0; c < 4; ++c) std::memcpy(cell.nibbles(c), from.nibbles + 4 * c, 4);
-  put_fifth(cell, word_at(from.fifth));
-  put_half(cell.block_scale(), from.d);
-}
-
-void pack_block(const TileCell<DType::Q5_1>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ5_1*>(row)[block];
-  for (int c = 0; c < 4; ++c) std::memcpy(cell.nibbles(c), from.nibbles + 4 * c, 4);
-  put_fifth(cell, word_at(from.fifth));
-  put_half(cell.block_scale(), from.d);
-  put_half(cell.block_minimum(), from.m);
-}
-
-void pack_block(const TileCell<DType::Q8_0>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ8_0*>(row)[block];
-  for (int h = 0; h < 2; ++h)
-    for (int c = 0; c < 4; ++c) std::memcpy(cell.bytes(h, c), from.bytes + 16 * h + 4 * c, 4);
-  put_half(cell.block_scale(), from.d);
-}
-
 template <DType kDType, class Block>
-void put_part_scales(const TileCell<kDType>& cell, const Block& from, int part) {
-  const PartScales scales = part_scales(from.scales, part);
-  *cell.sub_scale() = scales.scale;
-  *cell.sub_min() = scales.minimum;
-  put_half(cell.row_scale(), from.d);
-  put_half(cell.row_minimum(), from.dmin);
+void pack_parts(const TileRow<kDType>& to, const Block& from, int half) {
+#pragma GCC unroll 4
+  for (int j = 0; j < kTileBlocks; ++j) {
+    put_part_nibbles(to, j, from.nibbles + 64 * half + 32 * (j / 2), j % 2 != 0);
+    const PartScales scales = part_scales(from.scales, 4 * half + j);
+    *to.sub_scale(j) = scales.scale;
+    *to.sub_min(j) = scales.minimum;
+  }
+  put_half(to.row_scale(), from.d);
+  put_half(to.row_minimum(), from.dmin);
 }
 
-void pack_block(const TileCell<DType::Q4_K>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ4_K*>(row)[block / 8];
-  const int part = static_cast<int>(block % 8);
-  put_part_nibbles(cell, from.nibbles + 32 * (part / 2), part % 2 != 0);
-  put_part_scales(cell, from, part);
+void pack_half(const TileRow<DType::Q4_K>& to, const BlockQ4_K& from, int half) { pack_parts(to, from, half); }
+
+void pack_half(const TileRow<DType::Q5_K>& to, const BlockQ5_K& from, int half) {
+  pack_parts(to, from, half);
+  for (int c = 0; c < 4; ++c) {
+    // Bit 4 * half + j of a byte of the file is part j's.
+    const std::uint32_t h0 = word_at(from.fifth + 4 * c) >> (4 * half) & kLowNibbles;
+    const std::uint32_t h1 = word_at(from.fifth + 16 + 4 * c) >> (4 * half) & kLowNibbles;
+    put_word(to.fifth(c), h0 | h1 << 4);
+  }
 }
 
-void pack_block(const TileCell<DType::Q5_K>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ5_K*>(row)[block / 8];
-  const int part = static_cast<int>(block % 8);
-  put_part_nibbles(cell, from.nibbles + 32 * (part / 2), part % 2 != 0);
+void pack_half(const TileRow<DType::Q6_K>& to, const BlockQ6_K& from, int half) {
+#pragma GCC unroll 4
+  for (int j = 0; j < kTileBlocks; ++j) {
+    put_part_nibbles(to, j, from.nibbles + 64 * half + 32 * (j % 2), j >= 2);
+    std::memcpy(to.half_scales(j), from.scales + 8 * half + 2 * j, 2);
+  }
+  // The file has the pairs of parts 0..3 in one byte too.
   for (int h = 0; h < 2; ++h)
-    for (int c = 0; c < 4; ++c) cell.or_fifth(h, c, word_at(from.fifth + 16 * h + 4 * c) >> part & 0x01010101u);
-  put_part_scales(cell, from, part);
-}
-
-void pack_block(const TileCell<DType::Q6_K>& cell, const std::byte* row, std::int64_t block) {
-  const auto& from = reinterpret_cast<const BlockQ6_K*>(row)[block / 8];
-  const int half = static_cast<int>(block % 8) / 4;
-  const int part = static_cast<int>(block % 4);
-  put_part_nibbles(cell, from.nibbles + 64 * half + 32 * (part % 2), part >= 2);
-  for (int h = 0; h < 2; ++h)
-    for (int c = 0; c < 4; ++c)
-      cell.or_pairs(h, c, word_at(from.pairs + 32 * half + 16 * h + 4 * c) >> (2 * part) & 0x03030303u);
-  std::memcpy(cell.half_scales(), from.scales + 8 * half + 2 * part, 2);
-  put_half(cell.row_scale(), from.d);
+    for (int c = 0; c < 4; ++c) std::memcpy(to.pairs(h, c), from.pairs + 32 * half + 16 * h + 4 * c, 4);
+  put_half(to.row_scale(), from.d);
 }
 
 const std::byte* source_row(const PackSource& source, std::int64_t row) {
@@ -145,7 +157,7 @@ const std::byte* source_row(const PackSource& source, std::int64_t row) {
   return matrix.data + (source.second ? row / 2 : row) * file_row_bytes(matrix);
 }
 
-template <DType kDType>
+template <DType kDType, class Block>
 void pack_quantized_strip(const PackSource& source, std::int64_t strip, std::uint8_t* destination) {
   constexpr TileLayout kLayout = tile_layout(kDType);
   const std::int64_t block_count = source.first.cols / kBlockWidth;
@@ -155,10 +167,17 @@ void pack_quantized_strip(const PackSource& source, std::int64_t strip, std::uin
   for (int g = 0; g < row_count; ++g) rows[g] = source_row(source, strip * kStripRows + g);
   for (std::int64_t t = 0; t < tile_count; ++t) {
     std::uint8_t* tile = destination + t * kLayout.tile_bytes;
-    const int blocks_here = static_cast<int>(std::min<std::int64_t>(kTileBlocks, block_count - t * kTileBlocks));
     std::memset(tile, 0, kLayout.tile_bytes);
-    for (int g = 0; g < row_count; ++g)
-      for (int j = 0; j < blocks_here; ++j) pack_block(TileCell<kDType>{tile, g, j}, rows[g], t * kTileBlocks + j);
+    for (int g = 0; g < row_count; ++g) {
+      const auto* from = reinterpret_cast<const Block*>(rows[g]);
+      if constexpr (kLayout.sub_scale >= 0) {
+        pack_half(TileRow<kDType>{tile, g}, from[t / 2], static_cast<int>(t % 2));
+      } else {
+        const std::int64_t left = block_count - t * kTileBlocks;
+        pack_row(TileRow<kDType>{tile, g}, from + t * kTileBlocks,
+                 static_cast<int>(std::min<std::int64_t>(kTileBlocks, left)));
+      }
+    }
   }
 }
 
@@ -186,21 +205,21 @@ void pack_strip(const PackSource& source, std::int64_t strip, std::uint8_t* dest
     case DType::BF16:
       return pack_float_strip(source, strip, destination);
     case DType::Q4_0:
-      return pack_quantized_strip<DType::Q4_0>(source, strip, destination);
+      return pack_quantized_strip<DType::Q4_0, BlockQ4_0>(source, strip, destination);
     case DType::Q4_1:
-      return pack_quantized_strip<DType::Q4_1>(source, strip, destination);
+      return pack_quantized_strip<DType::Q4_1, BlockQ4_1>(source, strip, destination);
     case DType::Q5_0:
-      return pack_quantized_strip<DType::Q5_0>(source, strip, destination);
+      return pack_quantized_strip<DType::Q5_0, BlockQ5_0>(source, strip, destination);
     case DType::Q5_1:
-      return pack_quantized_strip<DType::Q5_1>(source, strip, destination);
+      return pack_quantized_strip<DType::Q5_1, BlockQ5_1>(source, strip, destination);
     case DType::Q8_0:
-      return pack_quantized_strip<DType::Q8_0>(source, strip, destination);
+      return pack_quantized_strip<DType::Q8_0, BlockQ8_0>(source, strip, destination);
     case DType::Q4_K:
-      return pack_quantized_strip<DType::Q4_K>(source, strip, destination);
+      return pack_quantized_strip<DType::Q4_K, BlockQ4_K>(source, strip, destination);
     case DType::Q5_K:
-      return pack_quantized_strip<DType::Q5_K>(source, strip, destination);
+      return pack_quantized_strip<DType::Q5_K, BlockQ5_K>(source, strip, destination);
     case DType::Q6_K:
-      return pack_quantized_strip<DType::Q6_K>(source, strip, destination);
+      return pack_quantized_strip<DType::Q6_K, BlockQ6_K>(source, strip, destination);
   }
 }
 

@@ -95,6 +95,15 @@ void drop_source(const Piece& piece, const TensorFile& file) {
   drop(*piece.sources.second, first_row / 2, row_count / 2);
 }
 
+std::uint64_t file_bytes_of(const WeightMap& map, const TensorFile& file) {
+  std::uint64_t bytes = 0;
+  for (const PlacedTensor& placed : map.tensors) {
+    bytes += file.require_tensor(placed.name).bytes;
+    if (!placed.interleaved_name.empty()) bytes += file.require_tensor(placed.interleaved_name).bytes;
+  }
+  return bytes;
+}
+
 // Two page-locked slots of one worker: one is filled while the other travels.
 class StagingSlots {
  public:
@@ -125,9 +134,10 @@ class StagingSlots {
 
 }  // namespace
 
-void load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
-                  MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
-                  const LoadProgress& progress) {
+WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
+                        MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
+                        const LoadProgress& progress) {
+  const auto start = std::chrono::steady_clock::now();
   resident.commit(0, map.resident_bytes);
   cold.commit(0, map.cold_bytes);
   const std::vector<Piece> pieces = cut(map, file, resident.base(), cold.base());
@@ -184,6 +194,8 @@ void load_weights(const WeightMap& map, const TensorFile& file, Device& device, 
   stream.synchronize();
   if (failure != nullptr) std::rethrow_exception(failure);
   if (progress) progress(map.total_bytes);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  return {.file_bytes = file_bytes_of(map, file), .seconds = taken.count()};
 }
 
 }  // namespace genai

@@ -14,10 +14,15 @@ namespace genai {
 // Called now and then, on the calling thread, with the bytes placed so far; may throw to give up.
 using LoadProgress = std::function<void(std::uint64_t done_bytes)>;
 
+struct WeightLoad {
+  std::uint64_t file_bytes = 0;  // of the tensors that were read
+  double seconds = 0.0;          // to commit, read, pack and place
+};
+
 // Commits both ranges and fills them; the mapping's pages are dropped behind the readers. Returns when the device has
 // everything. Throws BudgetError or DeviceError.
-void load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
-                  MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
-                  const LoadProgress& progress);
+WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
+                        MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
+                        const LoadProgress& progress);
 
 }  // namespace genai
