@@ -68,11 +68,8 @@ inline constexpr std::uint32_t kRoundMagicBits = 0x4B400000u;
 inline constexpr float kExpHighest = 88.376f;
 inline constexpr float kExpLowest = -87.3f;
 
-// e^x. Infinity above kExpHighest, zero below kExpLowest (so exp(-inf) is 0), 1 at 0, NaN for NaN; elsewhere within 2
-// ulp.
-GENAI_HD float exact_exp(float x) {
-  if (!(x <= kExpHighest)) return x != x ? x : bits_float(0x7f800000u);
-  if (x < kExpLowest) return 0.0f;
+// e^x between kExpLowest and kExpHighest, within 2 ulp; 1 at 0, NaN for NaN.
+GENAI_HD float exp_in_range(float x) {
   const float shifted = exact_fma(x, 1.44269504f, kRoundMagic);
   const float n = shifted - kRoundMagic;
   float r = exact_fma(n, -0.693359375f, x);
@@ -85,6 +82,13 @@ GENAI_HD float exact_exp(float x) {
   p = exact_fma(p, r, 5.0000001201e-1f);
   p = exact_fma(p, r * r, r) + 1.0f;
   return p * bits_float((float_bits(shifted) - kRoundMagicBits + 127u) << 23);
+}
+
+// e^x. Infinity above kExpHighest, zero below kExpLowest (so exp(-inf) is 0), NaN for NaN.
+GENAI_HD float exact_exp(float x) {
+  if (!(x <= kExpHighest)) return x != x ? x : bits_float(0x7f800000u);
+  if (x < kExpLowest) return 0.0f;
+  return exp_in_range(x);
 }
 
 GENAI_HD float exact_silu(float x) { return x / (1.0f + exact_exp(-x)); }

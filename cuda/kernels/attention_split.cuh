@@ -1,0 +1,123 @@
+// attention_split.cuh - how attention over a few rows is cut: query heads into units, positions into chunks, rows into
+// launches; and what the chunks leave in scratch memory for the merge (attention_merge.cu). The arithmetic is
+// engine/README.md, "Attention".
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/kernels/cache.cuh"
+#include "cuda/launch.h"
+
+namespace genai::cuda {
+
+inline constexpr int kMaxUnitHeads = 8;
+
+// The query heads of one key-value head, cut into units as equal as can be.
+struct HeadUnits {
+  int heads_per_kv;
+  int units_per_kv;
+  int unit_heads;  // at most kMaxUnitHeads; the last unit of a key-value head may have fewer
+};
+
+__host__ __device__ constexpr HeadUnits head_units(int head_count, int kv_head_count) {
+  const int heads_per_kv = head_count / kv_head_count;
+  const int fewest = (heads_per_kv + kMaxUnitHeads - 1) / kMaxUnitHeads;
+  const int unit_heads = (heads_per_kv + fewest - 1) / fewest;
+  return {heads_per_kv, (heads_per_kv + unit_heads - 1) / unit_heads, unit_heads};
+}
+
+struct Unit {
+  int kv_head;
+  int first_head;
+  int head_count;
+};
+
+__device__ __forceinline__ Unit unit_at(const HeadUnits& units, int index) {
+  const int kv_head = units.units_per_kv == 1 ? index : index / units.units_per_kv;
+  const int first = (index - kv_head * units.units_per_kv) * units.unit_heads;
+  return {kv_head, kv_head * units.heads_per_kv + first, min(units.heads_per_kv - first, units.unit_heads)};
+}
+
+// The chunks that a row sees, counted from the first one that it sees.
+struct ChunkSpan {
+  VisibleRange visible;
+  int first_chunk;
+  int count;
+
+  __device__ __forceinline__ int base(int chunk) const { return (first_chunk + chunk) * kChunkPositions; }
+  // The visible positions inside a chunk are first_in .. last_in, of 0 .. 63.
+  __device__ __forceinline__ int first_in(int chunk) const { return max(visible.first - base(chunk), 0); }
+  __device__ __forceinline__ int last_in(int chunk) const {
+    return min(visible.last - base(chunk), kChunkPositions - 1);
+  }
+};
+
+__device__ __forceinline__ ChunkSpan chunk_span(int position, int window) {
+  const VisibleRange visible = visible_range(position, window);
+  const int first_chunk = visible.first / kChunkPositions;
+  return {visible, first_chunk, visible.last / kChunkPositions - first_chunk + 1};
+}
+
+struct alignas(8) ChunkSum {
+  float highest;  // mc
+  float total;    // lc
+};
+
+// exact_exp of what is not above zero, or NaN, without branches.
+__device__ __forceinline__ float exp_of_negative(float x) {
+  const float inside = exp_in_range(x);
+  return x < kExpLowest ? 0.0f : inside;
+}
+
+// What one launch over a group of rows leaves behind. Rows count from first_row, chunks as in ChunkSpan.
+struct SplitScratch {
+  float* outputs;  // oc: [row][head][chunk][D]
+  ChunkSum* sums;  // [row][head][chunk]
+  int first_row;
+  int row_count;
+  int chunk_capacity;
+
+  // 32 bits are enough: no memory holds more cells.
+  __device__ __forceinline__ unsigned cell(int row, int head_count, int head, int chunk) const {
+    return static_cast<unsigned>((row * head_count + head) * chunk_capacity + chunk);
+  }
+};
+
+// Rows of one launch; what they leave behind takes no more than the budget, unless one row alone does.
+inline constexpr int kMaxSplitRows = 32;
+inline constexpr std::int64_t kScratchBudgetBytes = std::int64_t{64} << 20;
+
+inline int chunk_capacity(int max_positions) {
+  return std::max((max_positions + kChunkPositions - 1) / kChunkPositions, 1);
+}
+
+inline std::int64_t split_row_bytes(int head_count, int head_dim, int max_positions) {
+  return static_cast<std::int64_t>(head_count) * chunk_capacity(max_positions) *
+         static_cast<std::int64_t>(sizeof(float) * static_cast<std::size_t>(head_dim) + sizeof(ChunkSum));
+}
+
+// Calls launch(scratch) for one group of rows after the other; all use the same memory, which is why each group is
+// merged before the next one begins.
+template <class Launch>
+void for_each_row_group(const AttentionArgs& args, const Launch& launch) {
+  const std::int64_t row_bytes = split_row_bytes(args.head_count, args.cache.head_dim, args.max_positions);
+  const int rows_at_once = static_cast<int>(std::min<std::int64_t>(
+      {std::max<std::int64_t>(kScratchBudgetBytes / row_bytes, 1), args.row_count, kMaxSplitRows}));
+  SplitScratch scratch = {};
+  scratch.chunk_capacity = chunk_capacity(args.max_positions);
+  scratch.outputs = reinterpret_cast<float*>(args.scratch.address());
+  scratch.sums =
+      reinterpret_cast<ChunkSum*>(scratch.outputs + static_cast<std::int64_t>(rows_at_once) * args.head_count *
+                                                        scratch.chunk_capacity * args.cache.head_dim);
+  for (scratch.first_row = 0; scratch.first_row < args.row_count; scratch.first_row += rows_at_once) {
+    scratch.row_count = std::min(rows_at_once, args.row_count - scratch.first_row);
+    launch(scratch);
+  }
+}
+
+void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch);
+
+}  // namespace genai::cuda
