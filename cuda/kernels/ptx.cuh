@@ -89,6 +89,21 @@ __device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned pari
 #endif
 }
 
+// True when the phase of this parity is over; does not wait longer than the hardware likes.
+__device__ __forceinline__ bool phase_over(SharedBarrier* barrier, unsigned parity) {
+  unsigned done = 1;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n .reg .pred complete;\n"
+      " mbarrier.test_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+      " selp.u32 %0, 1, 0, complete;\n}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+#endif
+  return done != 0;
+}
+
 // ---- bulk copies ---------------------------------------------------------------------------------------------------
 
 // Weights are read once a step: they should not push anything else out of the cache.
@@ -118,6 +133,13 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsi
           "r"(shared_address(shared)),
       "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
+#endif
+}
+
+// By each thread that wrote to shared memory what a bulk copy overwrites next, before the barrier ahead of its request.
+__device__ __forceinline__ void order_before_bulk_loads() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
@@ -189,6 +211,13 @@ __device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigne
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float widen_half(std::uint16_t half) { return __half2float(__ushort_as_half(half)); }
+
+// 1 / x within one unit in the last place, for normal results.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 
 // d = start + a * b for 16 rows of 32 bytes times 8 columns. With g = lane / 4 and c = lane % 4: a0 is row g, bytes
 // 4c .. 4c+3, a1 row g + 8; a2, a3 the same 16 bytes on; b0 column g, bytes 4c .. 4c+3, b1 16 on; d[0], d[1] row g,
