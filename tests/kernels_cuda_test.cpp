@@ -263,6 +263,22 @@ TEST_CASE("CUDA attention equals the scalar one in every case", "[cuda][attentio
   for (const AttentionCase& shape : attention_cases()) check_attention(shape, host_device());
 }
 
+TEST_CASE("CUDA product equals the host's where its work does not divide evenly", "[cuda][matmul][large]") {
+  std::uint64_t seed = 3000;
+  // Rows that leave one or two strips a multiprocessor over, in more pieces than a ring has slots.
+  for (const std::int32_t strips : {5, 6, 9})
+    check_matmul({.dtypes = {DType::Q4_0}, .rows = 132 * 8 * strips, .cols = 6144, .norm = true, .seed = seed++},
+                 fast_host_device());
+  check_matmul({.dtypes = {DType::Q4_K, DType::Q6_K}, .rows = 132 * 8 * 5 / 2, .cols = 6144, .seed = seed++},
+               fast_host_device());
+  // More tiles than multiprocessors, so that some are cut along K.
+  for (const DType dtype : {DType::Q4_0, DType::Q4_K, DType::Q6_K})
+    for (const Epilogue epilogue : {Epilogue::store, Epilogue::gated_silu})
+      check_matmul(
+          {.dtypes = {dtype}, .rows = 4112, .cols = 1280, .row_count = 300, .epilogue = epilogue, .seed = seed++},
+          fast_host_device());
+}
+
 TEST_CASE("CUDA attention equals the host's over long contexts and many rows", "[cuda][attention][large]") {
   std::uint64_t seed = 500;
   for (const CacheType type : {CacheType::f16, CacheType::f32})

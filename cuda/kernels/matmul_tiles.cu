@@ -1,304 +1,294 @@
-// matmul_tiles.cu - products of quantised matrices with many rows of activations on integer tensor cores.   Y = W
-// norm(X) Shapes   packed matrices (N, K) of one type; X (M, K), prepared as tile_input.cuh says; out (M, N) or (M,
-// N/2). sm_90. Mapping  a block computes 128 weight rows times 64 rows of activations: 16 warps, each 16 x 32. The
-// specification sums 32
-//          strided partials, one after the other: so K is walked by tiles t = q (mod 8) for q = 0 .. 7, with the four
-//          partials 4q .. 4q+3 and their running sum in registers. Warp 0 keeps two steps of weights and activations on
-//          their way into four slots of shared memory.
-// Bound    arithmetic: three float operations for each 32 products, 24 float instructions a lane and 8 integer products
-// a
-//          block of 32 columns.
+// matmul_tiles.cu - products of quantised matrices with many rows of activations on integer tensor cores: W norm(X)
+// Shapes   packed matrices (N, K) of one type; X (M, K), prepared as tile_input.cuh says; out (M, N) or (M, N/2); sm_90
+// Mapping  a persistent grid takes items of 128 or 64 rows of weights times 64 or 32 columns (rows of activations) and
+//          parts of items (tile_schedule.cuh). Eight warps: four groups of rows times the two halves of a tile of K.
+//          The specification sums 32 strided partials, one after the other, so K is walked by tiles t = q (mod 8) for
+//          q = 0 .. 7: the lower half has the partials 4q and 4q + 1 in registers, the upper half 4q + 2 and 4q + 3,
+//          and after each q the running sum goes through both (tile_finish.cuh). Steps, one tile each, are on their way
+//          into shared memory up to six ahead (tile_copy.cuh).
+// Bound    arithmetic: 12 float instructions of a warp for each integer product (16 x 8 outputs, 32 columns of K), of
+//          which there are 256 a step; this code issues 16.6 (Q4_0) to 29 (Q6_K) in all (tile_product.cuh).
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
+#include <cuda.h>
+
 #include <algorithm>
 
-#include "cuda/kernels/epilogue.cuh"
-#include "cuda/kernels/fragment.cuh"
+#include "cuda/kernels/tile_copy.cuh"
+#include "cuda/kernels/tile_finish.cuh"
 #include "cuda/kernels/tile_input.cuh"
+#include "cuda/kernels/tile_product.cuh"
+#include "cuda/kernels/tile_schedule.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/kernels/weight_stream.cuh"
 #include "cuda/launch.h"
+#include "engine/error.h"
 
 namespace genai::cuda {
 namespace {
 
-constexpr int kRowWarps = 8;
-constexpr int kColumnWarps = 2;
-constexpr int kWarps = kRowWarps * kColumnWarps;
-constexpr int kThreads = kWarps * kWarpLanes;
-constexpr int kBlockStrips = 2 * kRowWarps;
-constexpr int kOctetPairs = 2;  // a warp's 32 columns
-static_assert(kColumnWarps * kOctetPairs * 16 == kPanelRows);
-constexpr int kSlots = 4;
-constexpr int kAhead = 2;
+using Wide = TileShape<2, 8, 1>;   // 128 rows of weights, 64 columns
+using Small = TileShape<1, 4, 2>;  // 64 rows, 32 columns
 
-struct TilesProduct {
-  StreamShape shape;
-  TileInput input;
-  int row_count;
-  int panel_count;
-  Epilogue epilogue;
-  float soft_cap;
+constexpr int kThreads = kTileWarps * kWarpLanes;
+constexpr int kMaxSlots = 8;
+constexpr int kSpareSlots = 2;  // not asked for yet, so that no warp waits for the slowest one
+constexpr int kSmSharedBytes = 228 * 1024;
+constexpr int kReservedBytes = 1024;  // of each block, by the system
+constexpr int kLoneBytes = kSmSharedBytes / 2;
+
+// What a warp keeps out of registers.
+struct WarpState {
+  CopyWalk walk;
+  TilePiece piece;  // that it computes
+  int next_index;   // of the piece behind it
+  int q;            // remainder of K in the piece
 };
 
-template <DType kType>
-struct Stage {
-  static constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  static constexpr int kQuants = kBlockStrips * kTileBytes;
-  static constexpr int kScales = kQuants + kPanelTileBytes;
-  static constexpr int kSums = kScales + kPanelTileScales * 4;
-  static constexpr int kBytes = kSums + (has_minimum(kType) ? kPanelTileScales * 4 : 0);
-  static constexpr int kShared = kSlots * kBytes + 2 * kSlots * 8;
+// Goes on to the next piece; false behind the last one. By whole warps.
+__device__ __forceinline__ bool start_piece(const TilesProduct& product, WarpState* state, bool leader) {
+  int index = state->next_index;
+  TilePiece piece = {-1, 0, 0};
+  while (index < product.shares.whole_items + 2 && piece.item < 0) piece = tile_piece(product.shares, index++);
+  __syncwarp();
+  if (leader) {
+    state->piece = piece;
+    state->next_index = index;
+    state->q = piece.first_q;
+  }
+  __syncwarp();
+  return piece.item >= 0;
+}
+
+// Shared memory: slots, then the sums of each row group, barriers, and what the warps keep.
+template <DType kType, class Shape>
+struct Memory {
+  static constexpr int kStageBytes = Stage<kType, Shape>::kBytes;
+  static constexpr int kMaxBytes = kSmSharedBytes / Shape::kBlocksPerSm - kReservedBytes;
+  static constexpr int kSmallBytes = 2 * kMaxSlots * 8 + kTileWarps * static_cast<int>(sizeof(WarpState));
+  static constexpr int kFit = (kMaxBytes - TileFinish<Shape>::kBytes - kSmallBytes) / kStageBytes;
+  static constexpr int kSlots = kFit >= kMaxSlots ? kMaxSlots : kMaxSlots / 2;
+  static constexpr int kAhead = kSlots - kSpareSlots;
+  static constexpr int kSums = kSlots * kStageBytes;
+  static constexpr int kBarriers = kSums + TileFinish<Shape>::kBytes;
+  static constexpr int kStates = kBarriers + 2 * kSlots * 8;
+  static constexpr int kBytes = kStates + kTileWarps * static_cast<int>(sizeof(WarpState));
+  static_assert(kSlots <= kFit && kSlots > kSpareSlots && kSlots <= kTileWarps && kBytes <= kMaxBytes);
 };
 
-// The order in which tiles of K are walked.
-struct TileWalk {
-  int remainder = 0;  // q
-  int tile = 0;
-  int tile_count;
-
-  __device__ __forceinline__ bool done() const { return tile >= tile_count || remainder >= kPieceTiles; }
-  __device__ __forceinline__ bool last_of_remainder() const { return tile + kPieceTiles >= tile_count; }
-  __device__ __forceinline__ void advance() {
-    tile += kPieceTiles;
-    if (tile >= tile_count) tile = ++remainder;
-  }
-};
-
-// Results of a lane: [column octet of its warp][strip of its pair][column 2c, 2c + 1].
-using Lane = float[2 * kOctetPairs][2][2];
-
-template <DType kType, int kBlock>
-__device__ __forceinline__ void accumulate_block(const Fragment<kType>& upper, const Fragment<kType>& lower,
-                                                 const PairScales<kType>& upper_scales,
-                                                 const PairScales<kType>& lower_scales, const unsigned char* stage,
-                                                 int column_warp, Lane& partials) {
-  constexpr int kOfPair = kBlock % 2;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const unsigned a0 = upper.template weights<0, kBlock>();
-  const unsigned a1 = lower.template weights<0, kBlock>();
-  const unsigned a2 = upper.template weights<1, kBlock>();
-  const unsigned a3 = lower.template weights<1, kBlock>();
-  const uint4* quants = reinterpret_cast<const uint4*>(stage + Stage<kType>::kQuants) +
-                        (kBlock * 4 + column_warp * kOctetPairs) * kWarpLanes + lane;
-  const int scale_place = ((kBlock * 2 + column_warp) * 4 + lane % 4) * 2;
-  const float4* scales = reinterpret_cast<const float4*>(stage + Stage<kType>::kScales) + scale_place;
-  const float4* sums = reinterpret_cast<const float4*>(stage + Stage<kType>::kSums) + scale_place;
-#pragma unroll
-  for (int pair = 0; pair < kOctetPairs; ++pair) {
-    const uint4 both = quants[pair * kWarpLanes];
-    const float4 scale = scales[pair];
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if constexpr (has_minimum(kType)) sum = sums[pair];
-#pragma unroll
-    for (int of_octets = 0; of_octets < 2; ++of_octets) {
-      const unsigned b0 = of_octets == 0 ? both.x : both.z;
-      const unsigned b1 = of_octets == 0 ? both.y : both.w;
-      int product[4];
-      int other[4] = {};
-      if constexpr (Fragment<kType>::kHalves) {
-        multiply_16(product, a0, a1, b0, kProductStart);
-        multiply_16(other, a2, a3, b1, kProductStart);
-      } else {
-        multiply_32<Fragment<kType>::kSigned>(product, a0, a1, a2, a3, b0, b1, kProductStart);
-      }
-      const float input_scale[2] = {of_octets == 0 ? scale.x : scale.z, of_octets == 0 ? scale.y : scale.w};
-      const float input_sum[2] = {of_octets == 0 ? sum.x : sum.z, of_octets == 0 ? sum.y : sum.w};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const PairScales<kType>& weight = k < 2 ? upper_scales : lower_scales;
-        float& own = partials[2 * pair + of_octets][k / 2][k % 2];
-        own = add_block<kType>(own, scaled_dot<kType>(product[k], other[k], weight.sub[kOfPair]), weight.scale[kOfPair],
-                               weight.minimum[kOfPair], input_scale[k % 2], input_sum[k % 2]);
-      }
-    }
-  }
-}
-
-// One step: the tile of the warp's two strips times its 32 columns.
-template <DType kType>
-__device__ __forceinline__ void accumulate_step(const unsigned char* stage, int row_warp, int column_warp,
-                                                Lane (&partials)[kTileBlocks]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const TileBytes* upper_tile = stage + 2 * row_warp * Stage<kType>::kTileBytes;
-  const TileBytes* lower_tile = upper_tile + Stage<kType>::kTileBytes;
-  Fragment<kType> upper = {};
-  Fragment<kType> lower = {};
-  PairScales<kType> upper_scales = {};
-  PairScales<kType> lower_scales = {};
-  upper.load(upper_tile, lane);
-  lower.load(lower_tile, lane);
-  upper_scales.load(upper_tile, lane / 4, 0);
-  lower_scales.load(lower_tile, lane / 4, 0);
-  accumulate_block<kType, 0>(upper, lower, upper_scales, lower_scales, stage, column_warp, partials[0]);
-  accumulate_block<kType, 1>(upper, lower, upper_scales, lower_scales, stage, column_warp, partials[1]);
-  upper_scales.load(upper_tile, lane / 4, 1);
-  lower_scales.load(lower_tile, lane / 4, 1);
-  accumulate_block<kType, 2>(upper, lower, upper_scales, lower_scales, stage, column_warp, partials[2]);
-  accumulate_block<kType, 3>(upper, lower, upper_scales, lower_scales, stage, column_warp, partials[3]);
-}
-
-// sum += the partials, in order; partials start again from zero.
-__device__ __forceinline__ void fold(bool first, Lane (&partials)[kTileBlocks], Lane& sum) {
-#pragma unroll
-  for (int octet = 0; octet < 2 * kOctetPairs; ++octet)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      float& y = sum[octet][k / 2][k % 2];
-      y = first ? partials[0][octet][k / 2][k % 2] : y + partials[0][octet][k / 2][k % 2];
-#pragma unroll
-      for (int block = 1; block < kTileBlocks; ++block) y = y + partials[block][octet][k / 2][k % 2];
-#pragma unroll
-      for (int block = 0; block < kTileBlocks; ++block) partials[block][octet][k / 2][k % 2] = 0.0f;
-    }
-}
-
-__device__ __forceinline__ void store_tile(const TilesProduct& product, const StreamOutput& output, int first_strip,
-                                           int first_column, const Lane& sum) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-#pragma unroll
-  for (int of_pair = 0; of_pair < 2; ++of_pair) {
-    const int row = (first_strip + of_pair) * kStripRows + lane / 4;
-    const bool inside = row < output.rows;
-    const float bias = inside && output.bias != nullptr ? output.bias[row] : 0.0f;
-#pragma unroll
-    for (int octet = 0; octet < 2 * kOctetPairs; ++octet)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int m = first_column + octet * 8 + lane % 4 * 2 + k;
-        const bool active = inside && m < product.row_count;
-        float y = sum[octet][of_pair][k];
-        if (output.bias != nullptr) y = y + bias;
-        float* out = output.out + static_cast<std::int64_t>(m) * output.out_stride;
-        if (is_gated(product.epilogue)) {
-          const float up = __shfl_xor_sync(kFullWarp, y, 4);
-          if (active && row % 2 == 0) store_gated(product.epilogue, product.soft_cap, y, up, out + row / 2);
-        } else if (active) {
-          store_output(product.epilogue, product.soft_cap, y, out + row);
-        }
-      }
-  }
-}
-
-template <DType kType>
-__global__ void __launch_bounds__(kThreads, 1) matmul_tiles_kernel(const __grid_constant__ TilesProduct product) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  SharedBarrier* full = reinterpret_cast<SharedBarrier*>(shared + kSlots * Stage<kType>::kBytes);
-  SharedBarrier* empty = full + kSlots;
-  const int panel = static_cast<int>(blockIdx.x) % product.panel_count;
-  int first_strip = static_cast<int>(blockIdx.x) / product.panel_count * kBlockStrips;
-  int output_index = 0;
-  while (first_strip >=
-         (product.shape.outputs[output_index].strip_count + kBlockStrips - 1) / kBlockStrips * kBlockStrips) {
-    first_strip -= (product.shape.outputs[output_index].strip_count + kBlockStrips - 1) / kBlockStrips * kBlockStrips;
-    ++output_index;
-  }
-  const StreamOutput& output = product.shape.outputs[output_index];
-  const int strips = min(kBlockStrips, output.strip_count - first_strip);
-  const int tile_count = product.shape.tile_count;
+template <DType kType, class Shape>
+__global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
+    matmul_tiles_kernel(const __grid_constant__ TilesProduct product) {
+  using Shared = Memory<kType, Shape>;
+  extern __shared__ __align__(128) unsigned char dynamic_shared[];
+  unsigned char* shared = keep_shared(dynamic_shared);
+  SharedBarrier* full = reinterpret_cast<SharedBarrier*>(shared + Shared::kBarriers);
+  SharedBarrier* empty = full + Shared::kSlots;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int tile_count = product.shape.tile_count;
+  float4* sums = reinterpret_cast<float4*>(shared + Shared::kSums);
+  WarpState* state = reinterpret_cast<WarpState*>(shared + Shared::kStates) + warp;
   allow_next_grid();
   if (threadIdx.x == 0) {
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int slot = 0; slot < Shared::kSlots; ++slot) {
       init_barrier(full + slot, 1);
-      init_barrier(empty + slot, kWarps);
+      init_barrier(empty + slot, kTileWarps);
     }
     publish_barriers();
   }
   __syncthreads();
+  const unsigned step_count = steps_of_block(product.shares, tile_count);
+  if (step_count == 0) return;
+
+  // The first steps: weights before the previous grid has ended, activations after it.
+  if (lane == 0) state->next_index = 0;
+  if (lane == 0 && static_cast<unsigned>(warp) < step_count) {
+    CopyWalk walk = {};
+    next_piece<Shape>(product, walk);
+    advance<Shape>(product, walk, warp);
+    if (warp < Shared::kAhead) {
+      unsigned char* slot = shared + warp * Shared::kStageBytes;
+      copy_weights<kType, Shape>(product, walk, slot, full + warp);
+      wait_for_previous_grid();
+      copy_input<kType, Shape>(product, walk, slot, full + warp);
+      advance<Shape>(product, walk, Shared::kSlots);
+    }
+    state->walk = walk;
+  }
+  __syncwarp();
   wait_for_previous_grid();
 
-  // By warp 0: lanes 0 .. 15 copy a strip's tile each, the next ones the activations.
-  const auto request = [&](int step, int tile) {
-    const int slot = step % kSlots;
-    unsigned char* stage = shared + slot * Stage<kType>::kBytes;
-    if (step >= kSlots) wait_phase(empty + slot, static_cast<unsigned>(step / kSlots - 1) & 1u);
-    if (lane == 0)
-      arrive_expecting(full + slot, static_cast<unsigned>(strips * Stage<kType>::kTileBytes + Stage<kType>::kBytes -
-                                                          Stage<kType>::kQuants));
-    __syncwarp();
-    const std::int64_t panel_tile = static_cast<std::int64_t>(panel) * tile_count + tile;
-    if (lane < strips) {
-      const std::int64_t strip_tile = static_cast<std::int64_t>(first_strip + lane) * tile_count + tile;
-      bulk_load(stage + lane * Stage<kType>::kTileBytes, output.weights + strip_tile * Stage<kType>::kTileBytes,
-                Stage<kType>::kTileBytes, full + slot, read_often_policy());
-    } else if (lane == kBlockStrips) {
-      bulk_load(stage + Stage<kType>::kQuants, product.input.quants + panel_tile * kPanelTileBytes, kPanelTileBytes,
-                full + slot, read_often_policy());
-    } else if (lane == kBlockStrips + 1) {
-      bulk_load(stage + Stage<kType>::kScales, product.input.scales + panel_tile * kPanelTileScales,
-                kPanelTileScales * 4, full + slot, read_often_policy());
-    } else if (has_minimum(kType) && lane == kBlockStrips + 2) {
-      bulk_load(stage + Stage<kType>::kSums, product.input.sums + panel_tile * kPanelTileScales, kPanelTileScales * 4,
-                full + slot, read_often_policy());
-    }
+  // Step s lies in slot s % kSlots, as use s / kSlots of the slot.
+  unsigned step = 0;
+  const unsigned char* stage = shared;
+  const auto turn = [&]() -> const unsigned char* {
+    ++step;
+    if (step < step_count) wait_phase(full + step % Shared::kSlots, step / Shared::kSlots & 1u);
+    return shared + step % Shared::kSlots * Shared::kStageBytes;
   };
-
-  TileWalk ahead = {0, 0, tile_count};
-  if (warp == 0)
-    for (int step = 0; step < kAhead && !ahead.done(); ++step, ahead.advance()) request(step, ahead.tile);
-  Lane partials[kTileBlocks] = {};
-  Lane sum = {};
-  TileWalk walk = {0, 0, tile_count};
-  for (int step = 0; step < tile_count; ++step) {
-    if (warp == 0 && !ahead.done()) {
-      request(step + kAhead, ahead.tile);
-      ahead.advance();
+  const auto copy = [&] {
+    const unsigned wanted = step + Shared::kAhead - 1;
+    if (wanted % Shared::kSlots != static_cast<unsigned>(warp) || wanted >= step_count) return;
+    if (lane == 0) {
+      unsigned char* slot = shared + warp * Shared::kStageBytes;
+      CopyWalk walk = state->walk;
+      wait_phase(empty + warp, (wanted / Shared::kSlots + 1) & 1u);
+      copy_weights<kType, Shape>(product, walk, slot, full + warp);
+      copy_input<kType, Shape>(product, walk, slot, full + warp);
+      advance<Shape>(product, walk, Shared::kSlots);
+      state->walk = walk;
     }
-    const int slot = step % kSlots;
-    wait_phase(full + slot, static_cast<unsigned>(step / kSlots) & 1u);
-    accumulate_step<kType>(shared + slot * Stage<kType>::kBytes, warp / kColumnWarps, warp % kColumnWarps, partials);
     __syncwarp();
-    if (lane == 0) arrive(empty + slot);
-    if (walk.last_of_remainder()) fold(walk.remainder == 0, partials, sum);
-    walk.advance();
+  };
+  const auto done = [&] {
+    __syncwarp();
+    if (lane == 0) arrive(empty + (step - 1) % Shared::kSlots);
+  };
+  WarpTile<kType, Shape> tile(lane, warp % Shape::kRowGroups, warp / Shape::kRowGroups);
+  wait_phase(full, 0);
+  tile.load_strips(shared);
+  tile.template load_columns<0>(shared, 0);
+
+  while (start_piece(product, state, lane == 0)) {
+    bool more = true;
+    while (more) {
+      tile.template step<true>(stage, turn, copy, done);
+      for (int i = state->q + kUnits; i < tile_count; i += kUnits) tile.template step<false>(stage, turn, copy, done);
+      const TilePiece piece = state->piece;
+      const int q = state->q;
+      const int end_q = min(piece.end_q, tile_count);
+      more = q + 1 < end_q;
+      TileFinish<Shape>::add_remainder(product, piece, q, more, sums, tile.partials[0], tile.partials[1]);
+      __syncwarp();
+      if (lane == 0) state->q = q + 1;
+      __syncwarp();
+    }
+    TileFinish<Shape>::finish(product, state->piece, sums, tile.partials[0]);
   }
-  // A matrix of fewer than eight tiles has partials that nothing went into: zeros, which are added like the others.
-  for (int remainder = tile_count; remainder < kPieceTiles; ++remainder) fold(false, partials, sum);
-  if (2 * (warp / kColumnWarps) < strips)
-    store_tile(product, output, first_strip + 2 * (warp / kColumnWarps),
-               panel * kPanelRows + warp % kColumnWarps * kOctetPairs * 16, sum);
 }
+
+// ---- launch --------------------------------------------------------------------------------------------------------
 
 using TilesKernel = void (*)(TilesProduct);
 
 struct TilesChoice {
   TilesKernel kernel;
   int shared_bytes;
+  int block_strips;
+  int columns;
+  int blocks_per_sm;
+  int cost;        // time of an item, in clocks a step
+  int alone_cost;  // the same of a block that has the multiprocessor for itself
 };
 
-template <DType kType>
-TilesChoice tiles_choice() {
-  return {matmul_tiles_kernel<kType>, Stage<kType>::kShared};
+template <DType kType, class Shape>
+TilesChoice tiles_choice(int cost, int alone_cost) {
+  return {matmul_tiles_kernel<kType, Shape>,
+          Memory<kType, Shape>::kBytes,
+          Shape::kBlockStrips,
+          Shape::kColumns,
+          Shape::kBlocksPerSm,
+          cost,
+          alone_cost};
 }
 
-TilesChoice tiles_choice(DType dtype) {
+constexpr int kShapes = 2;
+
+template <DType kType>
+TilesChoice tiles_choice(int shape) {
+  return shape == 0 ? tiles_choice<kType, Wide>(1330, 1330) : tiles_choice<kType, Small>(860, 560);
+}
+
+TilesChoice tiles_choice(DType dtype, int shape) {
   switch (dtype) {
     case DType::Q4_0:
-      return tiles_choice<DType::Q4_0>();
+      return tiles_choice<DType::Q4_0>(shape);
     case DType::Q4_1:
-      return tiles_choice<DType::Q4_1>();
+      return tiles_choice<DType::Q4_1>(shape);
     case DType::Q5_0:
-      return tiles_choice<DType::Q5_0>();
+      return tiles_choice<DType::Q5_0>(shape);
     case DType::Q5_1:
-      return tiles_choice<DType::Q5_1>();
+      return tiles_choice<DType::Q5_1>(shape);
     case DType::Q8_0:
-      return tiles_choice<DType::Q8_0>();
+      return tiles_choice<DType::Q8_0>(shape);
     case DType::Q4_K:
-      return tiles_choice<DType::Q4_K>();
+      return tiles_choice<DType::Q4_K>(shape);
     case DType::Q5_K:
-      return tiles_choice<DType::Q5_K>();
+      return tiles_choice<DType::Q5_K>(shape);
     case DType::Q6_K:
-      return tiles_choice<DType::Q6_K>();
+      return tiles_choice<DType::Q6_K>(shape);
     default:
-      return {nullptr, 0};
+      return {};
   }
+}
+
+// How the outputs of one type are computed.
+struct TilesPlan {
+  TilesChoice choice;
+  TileShares shares;
+  int grid;
+  std::int64_t cost;
+};
+
+TilesPlan plan_tiles(const LaunchTarget& target, const MatmulArgs& args, DType dtype, int shape, bool may_cut) {
+  const TilesChoice choice = tiles_choice(dtype, shape);
+  std::int64_t items = 0;
+  for (int i = 0; i < args.output_count; ++i)
+    if (args.outputs[i].matrix.dtype == dtype)
+      items += (strip_count(args.outputs[i].matrix.rows) + choice.block_strips - 1) / choice.block_strips;
+  items *= (args.row_count + choice.columns - 1) / choice.columns;
+  const int sms = std::min(target.traits.sm_count, kMaxTileSms);
+  const int grid = sms * choice.blocks_per_sm;
+  const int tile_count = static_cast<int>(padded_width(args.outputs[0].matrix.cols) / kTileWidth);
+  const TileShares shares = tile_shares(items, grid, tile_count, may_cut);
+  const std::int64_t cost = std::int64_t{items <= sms ? choice.alone_cost : choice.cost} * longest_units(shares, grid);
+  return {choice, shares, grid, cost};
+}
+
+TilesPlan best_plan(const LaunchTarget& target, const MatmulArgs& args, DType dtype, bool may_cut) {
+  TilesPlan best = plan_tiles(target, args, dtype, 0, may_cut);
+  for (int shape = 1; shape < kShapes; ++shape) {
+    const TilesPlan plan = plan_tiles(target, args, dtype, shape, may_cut);
+    if (plan.cost < best.cost) best = plan;
+  }
+  return best;
+}
+
+// Null where the driver is older than the tensor copy engine.
+decltype(&::cuTensorMapEncodeTiled) map_encoder() {
+  static const auto encoder = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+    if (status != cudaSuccess) (void)cudaGetLastError();
+    return reinterpret_cast<decltype(&::cuTensorMapEncodeTiled)>(
+        status == cudaSuccess && found == cudaDriverEntryPointSuccess ? entry : nullptr);
+  }();
+  return encoder;
+}
+
+// A matrix as rows of strips, of which a box is one tile of `block_strips` strips.
+CUtensorMap weight_map(const MatrixView& matrix, int block_strips) {
+  const cuuint64_t row_bytes = static_cast<cuuint64_t>(strip_bytes(matrix.dtype, matrix.cols));
+  const cuuint64_t sizes[2] = {row_bytes / kMapElement, static_cast<cuuint64_t>(strip_count(matrix.rows))};
+  const cuuint64_t strides[1] = {row_bytes};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(tile_layout(matrix.dtype).tile_bytes / kMapElement),
+                             static_cast<cuuint32_t>(block_strips)};
+  const cuuint32_t steps[2] = {1, 1};
+  CUtensorMap map = {};
+  const CUresult status =
+      map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 2, reinterpret_cast<void*>(matrix.data.address()), sizes,
+                    strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  GENAI_EXPECT(status == CUDA_SUCCESS, "a packed matrix is a tensor that the copy engine accepts");
+  return map;
 }
 
 }  // namespace
 
 bool matmul_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args) {
-  if (traits.compute_capability < 90) return false;
+  if (traits.compute_capability < 90 || map_encoder() == nullptr) return false;
   for (int i = 0; i < args.output_count; ++i)
     if (is_float(args.outputs[i].matrix.dtype)) return false;
   return true;
@@ -306,38 +296,43 @@ bool matmul_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args) {
 
 void prepare_matmul_tiles(const DeviceTraits&) {
   for (const DTypeInfo& info : kDTypes)
-    if (const TilesChoice choice = tiles_choice(info.dtype); choice.kernel != nullptr)
-      CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, choice.shared_bytes));
+    for (int shape = 0; shape < kShapes; ++shape)
+      if (const TilesChoice choice = tiles_choice(info.dtype, shape); choice.kernel != nullptr)
+        CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        std::max(choice.shared_bytes, kLoneBytes)));
 }
 
 // One launch a weight type.
 void launch_matmul_tiles(const LaunchTarget& target, const MatmulArgs& args) {
-  const TileInput input = launch_prepare_tiles(target, args);
+  TileInput input = launch_prepare_tiles(target, args);
   for (int first = 0; first < args.output_count; ++first) {
     const DType dtype = args.outputs[first].matrix.dtype;
     bool done = false;
     for (int i = 0; i < first; ++i) done = done || args.outputs[i].matrix.dtype == dtype;
     if (done) continue;
+    const TilesPlan plan = best_plan(target, args, dtype, input.handed_sums != nullptr);
+    if (plan.shares.item_count == 0) continue;
     TilesProduct product = {};
-    std::int64_t row_blocks = 0;
     for (int i = first; i < args.output_count; ++i) {
       if (args.outputs[i].matrix.dtype != dtype || args.outputs[i].matrix.rows == 0) continue;
-      StreamOutput& output = product.shape.outputs[product.shape.output_count++];
-      output = stream_output(args.outputs[i], dtype);
-      row_blocks += (output.strip_count + kBlockStrips - 1) / kBlockStrips;
+      product.weights[product.shape.output_count] = weight_map(args.outputs[i].matrix, plan.choice.block_strips);
+      product.shape.outputs[product.shape.output_count++] = stream_output(args.outputs[i], dtype);
     }
-    if (row_blocks == 0) continue;
     product.shape.tile_count = input.tile_count;
     product.input = input;
+    product.shares = plan.shares;
+    product.column_groups = (args.row_count + plan.choice.columns - 1) / plan.choice.columns;
     product.row_count = args.row_count;
-    product.panel_count = (args.row_count + kPanelRows - 1) / kPanelRows;
     product.epilogue = args.epilogue;
     product.soft_cap = args.soft_cap;
-    const TilesChoice choice = tiles_choice(dtype);
-    launch_kernel("matmul_tiles_kernel", choice.kernel,
-                  {dim3(static_cast<unsigned>(row_blocks * product.panel_count)), dim3(kThreads),
-                   static_cast<std::size_t>(choice.shared_bytes)},
+    const int blocks = working_blocks(plan.shares, plan.grid);
+    // Where multiprocessors have one block each, none of them should take two.
+    const int lone_bytes = plan.choice.blocks_per_sm > 1 && blocks <= target.traits.sm_count ? kLoneBytes : 0;
+    launch_kernel("matmul_tiles_kernel", plan.choice.kernel,
+                  {dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                   static_cast<std::size_t>(std::max(plan.choice.shared_bytes, lone_bytes))},
                   target, product);
+    if (input.handed_flags != nullptr) input.handed_flags += kMaxTileBlocks * kHandedFlags;
   }
 }
 

@@ -55,39 +55,67 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same into panels (tile_input.cuh): a block a row, a warp a block of 32.
+// Four neighbouring values of a row, zeros behind its end; `whole` where rows start and end at 16-byte addresses.
+__device__ __forceinline__ float4 load_four(const float* row, int column, int cols, bool whole) {
+  if (whole)
+    return column < cols ? *reinterpret_cast<const float4*>(row + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  return make_float4(column < cols ? row[column] : 0.0f, column + 1 < cols ? row[column + 1] : 0.0f,
+                     column + 2 < cols ? row[column + 2] : 0.0f, column + 3 < cols ? row[column + 3] : 0.0f);
+}
+
+// The same into records (tile_input.cuh): a block a row, a warp a tile, eight lanes a block of 32.
 __global__ void __launch_bounds__(kThreads)
     prepare_tiles_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
-                         TileInput prepared) {
+                         bool whole, TileInput prepared) {
   __shared__ float shared[kThreads];
   start_in_order();
+  if (blockIdx.x == 0 && prepared.handed_flags != nullptr)
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxTileLaunches * kMaxTileBlocks * kHandedFlags; i += kThreads)
+      prepared.handed_flags[i] = 0;
   const int row = static_cast<int>(blockIdx.x);
-  const int m = row % kPanelRows;
+  const int m = row % kRecordRows;
   const float* x = input + static_cast<std::int64_t>(row) * input_stride;
   float inverse = 1.0f;
   if (norm_weight != nullptr) inverse = block_inverse_rms(x, cols, epsilon, shared);
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  for (int block = static_cast<int>(threadIdx.x) / kWarpLanes; block < prepared.tile_count * kTileBlocks;
-       block += kThreads / kWarpLanes) {
-    const int column = block * kBlockWidth + lane;
-    float value = 0.0f;
-    if (column < cols) {
-      value = x[column];
-      if (norm_weight != nullptr) value = (value * inverse) * norm_weight[column];
+  const int block = lane / 8;
+  const int quant_place = quant_offset(block, m) + lane % 4 * 16 + lane / 4 % 2 * 4;
+#pragma unroll 2
+  for (int tile = static_cast<int>(threadIdx.x) / kWarpLanes; tile < prepared.tile_count;
+       tile += kThreads / kWarpLanes) {
+    const int column = tile * kTileWidth + lane * 4;
+    const float4 four = load_four(x, column, cols, whole);
+    float value[4] = {four.x, four.y, four.z, four.w};
+    if (norm_weight != nullptr) {
+      const float4 weights = load_four(norm_weight, column, cols, whole);
+      value[0] = (value[0] * inverse) * weights.x;
+      value[1] = (value[1] * inverse) * weights.y;
+      value[2] = (value[2] * inverse) * weights.z;
+      value[3] = (value[3] * inverse) * weights.w;
     }
-    const float scale = activation_scale(warp_max(float_bits(value) & 0x7fffffffu));
-    const int quant = quantize_activation(value, scale > 0.0f ? 1.0f / scale : 0.0f);
-    const int sum = warp_sum(quant);
-    unsigned word = static_cast<unsigned>(quant) & 0xffu;  // four lanes' bytes in the first of them
-    word |= __shfl_down_sync(kFullWarp, word, 1) << 8;
-    word |= __shfl_down_sync(kFullWarp, word, 2) << 16;
-    const std::int64_t tile = static_cast<std::int64_t>(row / kPanelRows) * prepared.tile_count + block / kTileBlocks;
-    unsigned char* quants = prepared.quants + tile * kPanelTileBytes + panel_quant_offset(block % kTileBlocks, m);
-    if (lane % 4 == 0) *reinterpret_cast<unsigned*>(quants + lane / 4 % 4 * 16 + lane / 16 * 4) = word;
-    if (lane == 0) {
-      const std::int64_t place = tile * kPanelTileScales + panel_scale_index(block % kTileBlocks, m);
-      prepared.scales[place] = scale;
-      prepared.sums[place] = scale * static_cast<float>(sum);
+    unsigned amax = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) amax = max(amax, float_bits(value[i]) & 0x7fffffffu);
+#pragma unroll
+    for (int stride = 4; stride > 0; stride /= 2) amax = max(amax, __shfl_xor_sync(kFullWarp, amax, stride));
+    const float scale = activation_scale(amax);
+    const float inverse_scale = scale > 0.0f ? 1.0f / scale : 0.0f;
+    unsigned word = 0;
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int quant = quantize_activation(value[i], inverse_scale);
+      sum += quant;
+      word |= (static_cast<unsigned>(quant) & 0xffu) << (8 * i);
+    }
+#pragma unroll
+    for (int stride = 4; stride > 0; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
+    unsigned char* record =
+        prepared.records + (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * kRecordBytes;
+    *reinterpret_cast<unsigned*>(record + quant_place) = word;
+    if (lane % 8 == 0) {
+      *reinterpret_cast<float*>(record + scale_offset(block, m)) = scale;
+      *reinterpret_cast<float*>(record + sum_offset(block, m)) = scale * static_cast<float>(sum);
     }
   }
 }
@@ -128,27 +156,43 @@ void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, co
                 reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, prepared);
 }
 
+namespace {
+
+std::size_t record_bytes(int row_count, int cols) {
+  const std::size_t pairs = static_cast<std::size_t>((std::max(row_count, 0) + kRecordRows - 1) / kRecordRows);
+  return aligned(pairs * static_cast<std::size_t>(padded_width(cols) / kTileWidth) * kRecordBytes);
+}
+
+constexpr std::size_t kHandedSumBytes = std::size_t{kMaxTileSms} * kHandedSums * sizeof(float);
+constexpr std::size_t kHandedFlagBytes =
+    std::size_t{kMaxTileLaunches} * kMaxTileBlocks * kHandedFlags * sizeof(unsigned);
+
+bool starts_at_16_bytes(DevicePtr<const float> pointer) { return pointer.address() % 16 == 0; }
+
+}  // namespace
+
 std::size_t tile_input_bytes(int row_count, int cols) {
-  const std::size_t panels = static_cast<std::size_t>((std::max(row_count, 0) + kPanelRows - 1) / kPanelRows);
-  const std::size_t tiles = panels * static_cast<std::size_t>(padded_width(cols) / kTileWidth);
-  return aligned(tiles * kPanelTileBytes) + 2 * aligned(tiles * kPanelTileScales * sizeof(float));
+  const std::size_t handed = row_count < kMinHandoverRows ? 0 : aligned(kHandedSumBytes) + aligned(kHandedFlagBytes);
+  return record_bytes(row_count, cols) + handed;
 }
 
 TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args) {
   const int cols = args.outputs[0].matrix.cols;
   TileInput prepared = {};
   prepared.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
-  const std::size_t panels = static_cast<std::size_t>((args.row_count + kPanelRows - 1) / kPanelRows);
-  const std::size_t tiles = panels * static_cast<std::size_t>(prepared.tile_count);
   const std::uint64_t begin = args.scratch.address();
-  const std::uint64_t scales = begin + aligned(tiles * kPanelTileBytes);
-  prepared.quants = reinterpret_cast<unsigned char*>(begin);
-  prepared.scales = reinterpret_cast<float*>(scales);
-  prepared.sums = reinterpret_cast<float*>(scales + aligned(tiles * kPanelTileScales * sizeof(float)));
+  const std::uint64_t sums = begin + record_bytes(args.row_count, cols);
+  prepared.records = reinterpret_cast<unsigned char*>(begin);
+  if (args.row_count >= kMinHandoverRows) {
+    prepared.handed_sums = reinterpret_cast<float*>(sums);
+    prepared.handed_flags = reinterpret_cast<unsigned*>(sums + aligned(kHandedSumBytes));
+  }
+  const bool whole = cols % 4 == 0 && args.input_stride % 4 == 0 && starts_at_16_bytes(args.input) &&
+                     starts_at_16_bytes(args.norm_weight);
   launch_kernel("prepare_tiles_kernel", prepare_tiles_kernel,
                 {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
                 reinterpret_cast<const float*>(args.input.address()), args.input_stride, cols,
-                reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, prepared);
+                reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, whole, prepared);
   return prepared;
 }
 
