@@ -98,7 +98,11 @@ fi
 
 # ---- speed ----------------------------------------------------------------------------------------------------------
 if wants bench; then
-  run "bench 14b Q4_0" 120 "$OUT/bench_14b_q4_0.jsonl" "$BUILD/cuda_bench" --model 14b --type Q4_0
+  run "bench 14b Q4_0" 120 "$OUT/bench_14b_q4_0.jsonl" "$BUILD/cuda_bench" --model 14b --type Q4_0 --contexts 1024
+  for context in 4096 16384; do  # each with a cache of that length: the kernels that merge attention differ
+    run "bench 14b Q4_0 at $context" 60 "$OUT/bench_14b_q4_0.jsonl" "$BUILD/cuda_bench" --model 14b --type Q4_0 --rows 1 \
+      --contexts "$context" --prefill 0 --skip-shapes
+  done
 fi
 if wants bench-more; then
   run "bench 14b Q4_K_M" 90 "$OUT/bench_more.jsonl" "$BUILD/cuda_bench" --model 14b --type Q4_K_M --contexts 1024 --rows 1,4,8
