@@ -152,6 +152,7 @@ ResidencyPlan Session::plan_only(PlanRequest& request) {
 }
 
 void Session::load() {
+  file_->drop_all_pages();
 #ifdef __GLIBC__
   ::malloc_trim(0);  // a vocabulary is prepared in several times its size, which would stay with the process
 #endif

@@ -128,6 +128,11 @@ void GgufFile::drop_pages(const TensorInfo& tensor, std::uint64_t begin, std::ui
   }
 }
 
+void GgufFile::drop_all_pages() const {
+  for (const auto& part : parts_)
+    if (part->mapping != nullptr) part->mapping->drop_pages(0, part->bytes.size());
+}
+
 std::vector<std::string> GgufFile::part_paths() const {
   std::vector<std::string> paths;
   for (const auto& part : parts_) paths.push_back(part->file);

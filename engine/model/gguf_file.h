@@ -30,6 +30,8 @@ class GgufFile final : public TensorFile {
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* find_tensor(std::string_view name) const override;
   void drop_pages(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) const override;
+  // The same for whole files, so also for metadata, of which the vocabulary is megabytes.
+  void drop_all_pages() const;
 
   // Of the first part, which describes the model.
   const GgufMetadata& metadata() const { return *parts_.front()->metadata; }
