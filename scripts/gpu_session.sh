@@ -3,7 +3,7 @@
 # JSON lines under $OUT. Needs nvcc 13, g++, Catch2 and fmt; none of the other packages. Every step has a time limit and
 # a line in $OUT/session.log; a step that fails or hangs does not stop the next.
 #
-#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large bench bench-more sanitize   (default: all but the last)
+#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large bench bench-more models sanitize   (default: the first five)
 set -u
 cd "$(dirname "$0")/.."
 OUT=${OUT:-/tmp/genai_gpu_out}
@@ -108,6 +108,20 @@ if wants bench-more; then
   run "bench 14b Q4_K_M" 90 "$OUT/bench_more.jsonl" "$BUILD/cuda_bench" --model 14b --type Q4_K_M --contexts 1024 --rows 1,4,8
   run "bench 7b Q4_0" 60 "$OUT/bench_more.jsonl" "$BUILD/cuda_bench" --model 7b --type Q4_0 --contexts 1024 --rows 1,8 --skip-parts
   run "bench 0.5b Q4_0" 60 "$OUT/bench_more.jsonl" "$BUILD/cuda_bench" --model 0.5b --type Q4_0 --contexts 1024 --rows 1,8
+fi
+
+# ---- whole models ---------------------------------------------------------------------------------------------------
+# Needs what the README's build needs, and models in $GENAI_MODELS (a folder).
+if wants models; then
+  GENAI="$BUILD/cmake/genai"
+  run "configure" 60 "$OUT/models.log" cmake -S . -B "$BUILD/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGENAI_CUDA=ON &&
+    run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai &&
+    for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
+      "--weight-offload zerocopy --cold attn"; do
+      # shellcheck disable=SC2086
+      run "goldens $flags" 120 "$OUT/models.log" scripts/check_goldens.py --genai "$GENAI" --models "${GENAI_MODELS:-models}" -- \
+        --device cuda $flags
+    done
 fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
