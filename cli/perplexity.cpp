@@ -43,7 +43,9 @@ Json document(const PerplexityResult& result, const PerplexityOptions& options, 
   json["perplexity_error"] = exact_double_exp(result.mean_nll()) * result.mean_nll_error();
   if (!options.reference_path.empty()) {
     json["reference"] = options.reference_path;
+    json["reference_mean_nll"] = result.reference_mean_nll();
     json["mean_kl"] = result.mean_kl();
+    json["max_kl"] = result.max_kl();
     json["same_best_share"] = result.same_best_share();
   }
   json["logits_hash"] = hash_text(result.logits_hash());
@@ -60,8 +62,9 @@ std::string summary(const PerplexityResult& result, const PerplexityOptions& opt
                   result.windows.size(), options.window, result.predictions(), result.mean_nll(),
                   result.mean_nll_error(), perplexity, perplexity * result.mean_nll_error());
   if (!options.reference_path.empty())
-    text += fmt::format("KL from the reference {:.6f}, same best token at {:.2f} %\n", result.mean_kl(),
-                        100.0 * result.same_best_share());
+    text +=
+        fmt::format("reference NLL {:.6f}, KL from it {:.6f}, largest {:.6f}, same best token at {:.2f} %\n",
+                    result.reference_mean_nll(), result.mean_kl(), result.max_kl(), 100.0 * result.same_best_share());
   return text + fmt::format("logits hash {}\n", hash_text(result.logits_hash()));
 }
 

@@ -139,11 +139,14 @@ TEST_CASE("cli: perplexity has the same bits for every -ub and budget, and knows
   const Json whole = score(coarse->string(), {});
   CHECK(whole["windows"] > 2);
   CHECK(whole["predictions"] == 63 * whole["windows"].get<int>());
-  CHECK_FALSE(whole.contains("mean_kl"));
+  for (const char* absent : {"mean_kl", "max_kl", "reference_mean_nll"}) CHECK_FALSE(whole.contains(absent));
   for (const char* rows : {"1", "7", "64"}) CHECK(score(coarse->string(), {"-ub", rows}) == whole);
   CHECK(score(coarse->string(), {"--cold", "weight"})["logits_hash"] == whole["logits_hash"]);
   CHECK(score(coarse->string(), {"--chunks", "1"})["windows"] == 1);
-  CHECK(score(coarse->string(), {"--reference", exact->string()})["mean_kl"] > 0.0);
+  const Json compared = score(coarse->string(), {"--reference", exact->string()});
+  CHECK(compared["mean_kl"] > 0.0);
+  CHECK(compared["max_kl"] > compared["mean_kl"]);
+  CHECK(compared["reference_mean_nll"] == score(exact->string(), {})["mean_nll"]);
   CHECK(run_genai({"perplexity", "-m", coarse->string(), "-p", "short"}).exit_code == 2);
   CHECK(run_genai({"perplexity", "-m", coarse->string(), "-p", "short", "-c", "1"}).exit_code == 2);
 }

@@ -87,9 +87,14 @@ TEST_CASE("a model has no divergence from itself and some from its quantised for
   HostModel quantised(*coarse, options_with(64));
   const PerplexityResult none = measure_perplexity(*same_model.loop, &*reference.loop, request, {});
   CHECK(none.mean_kl() == Approx(0.0).margin(1e-12));
+  CHECK(none.max_kl() == Approx(0.0).margin(1e-12));
+  CHECK(none.reference_mean_nll() == none.mean_nll());
   CHECK(none.same_best_share() == 1.0);
   const PerplexityResult some = measure_perplexity(*quantised.loop, &*reference.loop, request, {});
+  CHECK(some.reference_mean_nll() == none.mean_nll());
+  CHECK(some.mean_nll() != none.mean_nll());
   CHECK(some.mean_kl() > 1e-4);
+  CHECK(some.max_kl() > some.mean_kl());
   CHECK(some.same_best_share() < 1.0);
 }
 

@@ -35,8 +35,18 @@ double PerplexityResult::mean_nll_error() const {
   return std::sqrt(std::max(variance, 0.0) / (count - 1.0));
 }
 
+double PerplexityResult::reference_mean_nll() const {
+  return total<double>(windows, &WindowScore::reference_nll_sum) / static_cast<double>(predictions());
+}
+
 double PerplexityResult::mean_kl() const {
   return total<double>(windows, &WindowScore::kl_sum) / static_cast<double>(predictions());
+}
+
+double PerplexityResult::max_kl() const {
+  double largest = 0.0;
+  for (const WindowScore& window : windows) largest = std::max(largest, window.kl_max);
+  return largest;
 }
 
 double PerplexityResult::same_best_share() const {
@@ -92,7 +102,8 @@ PerplexityResult measure_perplexity(DecodeLoop& loop, DecodeLoop* reference, con
     }
     WindowScore score;
     loop.evaluate(inputs, [&](std::int32_t position, std::span<const float> logits, std::uint64_t hash) {
-      const double nll = -log_probability(logits, tokens[static_cast<std::size_t>(position) + 1]);
+      const std::int32_t next = tokens[static_cast<std::size_t>(position) + 1];
+      const double nll = -log_probability(logits, next);
       ++score.predictions;
       score.nll_sum += nll;
       score.nll_square_sum += nll * nll;
@@ -102,7 +113,10 @@ PerplexityResult measure_perplexity(DecodeLoop& loop, DecodeLoop* reference, con
       if (row_begin + logits.size() > reference_logits.size())
         throw UsageError("the reference model has another vocabulary", "compare models of one family");
       const std::span<const float> expected(reference_logits.data() + row_begin, logits.size());
-      score.kl_sum += kl_divergence(expected, logits);
+      const double kl = kl_divergence(expected, logits);
+      score.reference_nll_sum -= log_probability(expected, next);
+      score.kl_sum += kl;
+      score.kl_max = std::max(score.kl_max, kl);
       score.same_best += highest_logit(expected) == highest_logit(logits) ? 1 : 0;
     });
     result.windows.push_back(score);

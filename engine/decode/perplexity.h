@@ -23,7 +23,9 @@ struct WindowScore {
   std::int32_t predictions = 0;
   double nll_sum = 0.0;  // of -ln p(token), natural
   double nll_square_sum = 0.0;
-  double kl_sum = 0.0;         // of KL(reference || model), where there is a reference
+  double reference_nll_sum = 0.0;  // of the reference model, where there is one
+  double kl_sum = 0.0;             // of KL(reference || model)
+  double kl_max = 0.0;
   std::int32_t same_best = 0;  // positions where both have the same best token
   std::uint64_t logits_hash = 0;
 };
@@ -33,7 +35,9 @@ struct PerplexityResult {
   std::int64_t predictions() const;
   double mean_nll() const;
   double mean_nll_error() const;  // standard error of the mean, predictions taken as independent
+  double reference_mean_nll() const;
   double mean_kl() const;
+  double max_kl() const;
   double same_best_share() const;
   std::uint64_t logits_hash() const;
 };
