@@ -71,6 +71,8 @@ void put_times(Json& json, const Report& report) {
                             {"p90", milliseconds(percentile(sorted, 0.90))},
                             {"p99", milliseconds(percentile(sorted, 0.99))},
                             {"max", milliseconds(sorted.back())}};
+  if (const double median = percentile(sorted, 0.50); median > 0.0)
+    json["weight_gbps"] = rounded(static_cast<double>(report.step_weight_bytes) / median / 1e9);
 }
 
 }  // namespace
@@ -87,6 +89,7 @@ std::string report_json(const Report& report, ReportDetail detail) {
   json["arithmetic"] = kArithmetic;
   json["device"]["name"] = report.device_name;
   put(json["device"], "sm_count", report.sm_count);
+  if (!report.device_driver.empty()) json["device"]["driver"] = report.device_driver;
   Json& host = json["host"];
   if (!report.cpu_name.empty()) host["cpu"] = report.cpu_name;
   host["threads"] = report.threads;
@@ -100,6 +103,7 @@ std::string report_json(const Report& report, ReportDetail detail) {
   if (!report.fallback_reason.empty()) json["fallback_reason"] = report.fallback_reason;
   put(json, "budget_bytes", report.budget_bytes);
   json["committed_peak_bytes"] = report.committed_peak_bytes;
+  for (const Report::CommittedBytes& part : report.committed_bytes) json["committed_bytes"][part.kind] = part.bytes;
   json["resident_bytes"] = report.resident_bytes;
   json["cold_bytes"] = report.cold_bytes;
   json["pinned_bytes"] = report.pinned_bytes;

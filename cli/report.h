@@ -11,6 +11,7 @@ namespace genai::cli {
 struct Report {
   std::string device_name;
   std::optional<int> sm_count;
+  std::string device_driver;    // empty: the device has none
   std::string fallback_reason;  // empty: none
 
   std::string cpu_name;  // empty: the system does not say
@@ -26,6 +27,11 @@ struct Report {
   std::string mode = "resident";  // where the weights are read from, as it came out
   std::optional<std::uint64_t> budget_bytes;
   std::uint64_t committed_peak_bytes = 0;
+  struct CommittedBytes {
+    std::string kind;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<CommittedBytes> committed_bytes;  // at the end of the run, of the device and of cold weights
   std::uint64_t resident_bytes = 0;
   std::uint64_t cold_bytes = 0;
   std::uint64_t pinned_bytes = 0;       // page-locked host memory

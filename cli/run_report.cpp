@@ -56,6 +56,7 @@ Report RunReport::collect(const GenerationRequest& request, const Generation& ge
   Report report;
   report.device_name = opened.device->name();
   report.sm_count = opened.sm_count;
+  report.device_driver = opened.driver;
   report.fallback_reason = opened.fallback_reason;
   report.cpu_name = cpu_name();
   report.threads = opened.threads;
@@ -68,6 +69,12 @@ Report RunReport::collect(const GenerationRequest& request, const Generation& ge
 
   report.budget_bytes = session_.budget_bytes();
   report.committed_peak_bytes = model.arena().committed_peak_bytes();
+  for (std::size_t i = 0; i < kMemoryKindCount; ++i) {
+    const MemoryKind kind = static_cast<MemoryKind>(i);
+    if (kind == MemoryKind::staging) continue;  // given back when the weights were there
+    const std::string name = kind == MemoryKind::cold ? "cold" : std::string(memory_kind_name(kind));
+    report.committed_bytes.push_back({name, model.arena().committed_bytes(kind)});
+  }
   const ResidencyPlan& plan = model.plan();
   if (plan.mode != OffloadMode::off) report.mode = offload_mode_name(plan.mode);
   report.cold_bytes = plan.cold_bytes();

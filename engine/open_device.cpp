@@ -72,7 +72,11 @@ OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
   OpenedDevice opened;
   opened.backend = Backend::cuda;
   opened.device = std::move(found.device);
-  if (opened.device != nullptr) opened.sm_count = found.traits.sm_count;
+  if (opened.device != nullptr) {
+    opened.sm_count = found.traits.sm_count;
+    const int version = found.traits.driver_version;  // 13000 is 13.0
+    opened.driver = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  }
   opened.fallback_reason = std::move(found.problem);
   hint = std::move(found.hint);
   // The host still loads, tokenizes and samples.

@@ -30,6 +30,7 @@ struct OpenedDevice {
   std::string threads_reason;
   std::string instruction_set;                        // of the host's kernels; empty on CUDA
   std::optional<int> sm_count;                        // of a GPU
+  std::string driver;                                 // of a GPU: the CUDA version it supports, like "13.0"
   std::optional<std::uint64_t> host_available_bytes;  // for weights that stay in host memory
   std::string fallback_reason;  // why automatic ended on the host; empty where no GPU could be had by design
 };

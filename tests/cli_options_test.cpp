@@ -192,14 +192,19 @@ TEST_CASE("cli: percentiles are values that were measured") {
 TEST_CASE("cli: the report leaves out what is empty and prints what is zero") {
   Report report;
   const auto bare = nlohmann::json::parse(report_json(report, ReportDetail::steps));
-  for (const char* name : {"budget_bytes", "captures", "segments", "kv_bytes_moved", "time_to_first_token_ms",
-                           "inter_token_ms", "logits_hash", "step_logits_hashes", "rss_peak_bytes", "fallback_reason"})
+  for (const char* name :
+       {"budget_bytes", "captures", "segments", "kv_bytes_moved", "time_to_first_token_ms", "inter_token_ms",
+        "logits_hash", "step_logits_hashes", "rss_peak_bytes", "fallback_reason", "committed_bytes", "weight_gbps"})
     CHECK_FALSE(bare.contains(name));
+  CHECK_FALSE(bare.at("device").contains("driver"));
   report.budget_bytes = 0;
   report.captures = 0;
   report.logits_hash = 0;
   report.step_logits_hashes = {0};
   report.inter_token_seconds = {0.5, 0.25};
+  report.step_weight_bytes = 3'000'000'000;
+  report.device_driver = "13.0";
+  report.committed_bytes = {{"weights", 5}, {"kv", 0}};
   const auto full = nlohmann::json::parse(report_json(report, ReportDetail::steps));
   CHECK(full.at("budget_bytes") == 0);
   CHECK(full.at("captures") == 0);
@@ -207,6 +212,9 @@ TEST_CASE("cli: the report leaves out what is empty and prints what is zero") {
   CHECK(full.at("step_logits_hashes") == std::vector<std::string>{"0000000000000000"});
   CHECK_FALSE(nlohmann::json::parse(report_json(report, ReportDetail::run)).contains("step_logits_hashes"));
   CHECK(full.at("inter_token_ms").at("p50") == 250.0);
+  CHECK(full.at("weight_gbps") == 12.0);
+  CHECK(full.at("device").at("driver") == "13.0");
+  CHECK(full.at("committed_bytes") == nlohmann::json{{"weights", 5}, {"kv", 0}});
   CHECK(full.at("inter_token_ms").at("max") == 500.0);
   CHECK(full.at("decode_tokens_per_second") == 2.667);
 }

@@ -431,6 +431,14 @@ TEST_CASE("cli: tiny contexts end cleanly with reason length") {
 TEST_CASE("cli: a budget that is too small exits 5 with the ledger, one that is large enough changes nothing") {
   const Json free = Json::parse(letters().run({"-p", "a", "-n", "4"}).err);
   const auto peak = free.at("committed_peak_bytes").get<std::uint64_t>();
+  const Json kinds = free.at("committed_bytes");
+  CHECK(kinds.at("cold") == 0);
+  CHECK(kinds.at("ring") == 0);
+  CHECK(kinds.at("kv") == free.at("kv_committed_bytes"));
+  CHECK(kinds.at("weights").get<std::uint64_t>() >= free.at("resident_bytes").get<std::uint64_t>());
+  CHECK(kinds.at("weights").get<std::uint64_t>() + kinds.at("kv").get<std::uint64_t>() +
+            kinds.at("workspace").get<std::uint64_t>() ==
+        peak);
   for (const std::string size : {"0B", "1MiB", "0%"}) {
     const ProcessResult result = letters().run({"-p", "a", "-n", "4", "--gpu-budget", size});
     INFO(result.err);
