@@ -43,6 +43,8 @@ enum class Flag : std::uint8_t {
   device,
   threads,
   gpu_budget,
+  gpu_layers,
+  cpu_offload_gb,
   weight_offload,
   cold,
   chunks,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cli/flag_values.h"
@@ -150,6 +151,26 @@ std::int32_t pass_rows(const RawCommandLine& line) {
                batch == nullptr ? kDefaultBatch : parse_integer(*batch, 1, kMostPassRows)));
 }
 
+// --gpu-layers and --cpu-offload-gb.
+void put_budget_sources(const RawCommandLine& line, PlacementOptions& options) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  constexpr double kMostGiB = 1024.0 * 1024.0;
+  const RawValue* budget = line.find(Flag::gpu_budget);
+  const RawValue* layers = line.find(Flag::gpu_layers);
+  const RawValue* offload = line.find(Flag::cpu_offload_gb);
+  if ((budget != nullptr) + (layers != nullptr) + (offload != nullptr) > 1)
+    throw UsageError("--gpu-budget, --gpu-layers and --cpu-offload-gb all set the budget", "give one of them");
+  if (layers != nullptr)
+    options.gpu_layers = layers->text == "all" ? std::numeric_limits<std::int32_t>::max()
+                                               : static_cast<std::int32_t>(parse_integer(*layers, 0, 1 << 20));
+  if (offload == nullptr) return;
+  const double gib = parse_number(*offload);
+  if (!(gib >= 0.0 && gib <= kMostGiB))
+    throw UsageError(fmt::format("{}: {} is no amount of memory", offload->origin, offload->text),
+                     "give a number of GiB, such as 4 or 0.5");
+  options.cpu_offload_bytes = static_cast<std::uint64_t>(gib * kGiB);
+}
+
 PlacementOptions placement(const RawCommandLine& line, const Environment& environment) {
   PlacementOptions options;
   if (const RawValue* value = line.find(Flag::ctx_size))
@@ -158,6 +179,7 @@ PlacementOptions placement(const RawCommandLine& line, const Environment& enviro
   options.device = device_request(line, environment);
   if (const RawValue* value = line.find(Flag::gpu_budget))
     options.budget = parse_memory_limit(value->text, value->origin);
+  put_budget_sources(line, options);
   if (const RawValue* value = line.find(Flag::weight_offload)) {
     constexpr OffloadMode kModes[] = {OffloadMode::automatic, OffloadMode::off,  OffloadMode::stream,
                                       OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split};
@@ -167,6 +189,8 @@ PlacementOptions placement(const RawCommandLine& line, const Environment& enviro
     for (const RawValue& value : found->second) options.cold.push_back(value.text);
   if (!options.cold.empty() && options.offload == OffloadMode::off)
     throw UsageError("--cold and --weight-offload off contradict each other", "leave one of the two out");
+  if ((options.gpu_layers || options.cpu_offload_bytes) && options.offload == OffloadMode::off)
+    throw UsageError("--weight-offload off leaves no weights in host memory", "leave it out, or give a --gpu-budget");
   options.cache_type = cache_type(line);
   return options;
 }

@@ -31,6 +31,9 @@ struct PlacementOptions {
   std::int32_t pass_rows = 512;         // prompt tokens in one pass
   DeviceRequest device;
   MemoryLimit budget;
+  // What a budget is made from instead; one of the three at most.
+  std::optional<std::int32_t> gpu_layers;
+  std::optional<std::uint64_t> cpu_offload_bytes;
   OffloadMode offload = OffloadMode::automatic;
   std::vector<std::string> cold;  // parts of names of matrices that must not be resident
   CacheType cache_type = CacheType::f16;

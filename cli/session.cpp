@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 
+#include "cli/byte_size.h"
 #include "cli/content_hash.h"
 #include "cli/gguf_vocabulary.h"
 #include "engine/error.h"
+#include "engine/residency/budget_translation.h"
 #include "tokenizer/pre_tokenizer_rules.h"
 
 namespace genai::cli {
@@ -142,7 +144,20 @@ ModelOptions Session::open_device_and_choose() {
   model_options.host_available_bytes = opened_.host_available_bytes;
   model_options.load_threads = opened_.threads;
   model_options.progress = options_.progress;
+  if (options_.placement.gpu_layers || options_.placement.cpu_offload_bytes) choose_budget(model_options);
   return model_options;
+}
+
+void Session::choose_budget(ModelOptions& model_options) {
+  const PlanRequest request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
+  const std::optional<std::int32_t> layers = options_.placement.gpu_layers;
+  const std::uint64_t cold_bytes =
+      layers ? bytes_off_gpu(request, config_.layer_count, *layers) : *options_.placement.cpu_offload_bytes;
+  budget_bytes_ = budget_for_cold_bytes(request, cold_bytes);
+  model_options.budget_bytes = budget_bytes_;
+  warnings_.push_back(fmt::format("{} is --gpu-budget {} here: {} of weights may stay in host memory",
+                                  layers ? "--gpu-layers" : "--cpu-offload-gb", *budget_bytes_,
+                                  byte_size_text(cold_bytes)));
 }
 
 ResidencyPlan Session::plan_only(PlanRequest& request) {

@@ -78,6 +78,8 @@ class Session {
   double load_seconds() const { return load_seconds_; }
 
  private:
+  // A budget from --gpu-layers or --cpu-offload-gb.
+  void choose_budget(ModelOptions& model_options);
   ModelOptions open_device_and_choose();
 
   SessionOptions options_;

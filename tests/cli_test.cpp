@@ -428,6 +428,36 @@ TEST_CASE("cli: tiny contexts end cleanly with reason length") {
   }
 }
 
+TEST_CASE("cli: layers and GiB to offload are budgets, said so, and change no byte") {
+  const Json free = Json::parse(letters().run({"-p", "a", "-n", "4"}).err);
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{{"-ngl", "0"},
+                                                                                     {"-ngl", "1"},
+                                                                                     {"--gpu-layers", "all"},
+                                                                                     {"--cpu-offload-gb", "0"},
+                                                                                     {"--cpu-offload-gb", "2.5"}}) {
+    std::vector<std::string> arguments = {"-p", "a", "-n", "4", "--log-level", "warn"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const ProcessResult result = letters().run(arguments);
+    INFO(result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(result.out == "bcde");
+    CHECK(contains(result.err, "is --gpu-budget "));
+    const Json report = Json::parse(result.err.substr(result.err.find('{')));
+    CHECK(report.at("committed_peak_bytes") <= report.at("budget_bytes"));
+    CHECK(report.at("logits_hash") == free.at("logits_hash"));
+    if (flags[1] == "all") CHECK(report.at("cold_bytes") == 0);
+  }
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"-ngl", "1", "--gpu-budget", "1GiB"},
+                                             {"-ngl", "-3"},
+                                             {"--cpu-offload-gb", "-1"},
+                                             {"-ngl", "1", "--weight-offload", "off"}}) {
+    std::vector<std::string> arguments = {"-p", "a", "-n", "4"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    CHECK(letters().run(arguments).exit_code == 2);
+  }
+}
+
 TEST_CASE("cli: a budget that is too small exits 5 with the ledger, one that is large enough changes nothing") {
   const Json free = Json::parse(letters().run({"-p", "a", "-n", "4"}).err);
   const auto peak = free.at("committed_peak_bytes").get<std::uint64_t>();

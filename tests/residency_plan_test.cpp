@@ -1,8 +1,10 @@
 #include "engine/residency/residency_plan.h"
 
+#include <limits>
 #include <random>
 
 #include "engine/error.h"
+#include "engine/residency/budget_translation.h"
 #include "tests/catch.h"
 
 namespace genai {
@@ -148,6 +150,35 @@ TEST_CASE("matrices asked to be cold are cold whatever the budget", "[residency_
   }
   request.mode = OffloadMode::off;
   CHECK_THROWS_AS(make_residency_plan(request), UsageError);
+}
+
+TEST_CASE("layers on the GPU are counted from the last, the output first of all", "[residency_plan]") {
+  const PlanRequest request = small_request();
+  constexpr std::uint64_t kLayer = 13 * 576 + 40 * 1152;
+  constexpr std::uint64_t kOutput = 100 * 1088;
+  CHECK(bytes_off_gpu(request, 4, 0) == 4 * kLayer + kOutput);
+  CHECK(bytes_off_gpu(request, 4, 1) == 4 * kLayer);
+  CHECK(bytes_off_gpu(request, 4, 2) == 3 * kLayer);
+  CHECK(bytes_off_gpu(request, 4, 4) == kLayer);
+  CHECK(bytes_off_gpu(request, 4, 5) == 0);
+  CHECK(bytes_off_gpu(request, 4, std::numeric_limits<std::int32_t>::max()) == 0);
+}
+
+TEST_CASE("the budget for so many cold bytes is the smallest that leaves no more", "[residency_plan]") {
+  for (const OffloadMode mode : {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split}) {
+    PlanRequest request = small_request();
+    request.mode = mode;
+    const std::uint64_t least = smallest_budget(request);
+    for (const std::uint64_t cold_bytes : {0u, 576u, 50'000u, 150'000u, 1'000'000u}) {
+      const std::uint64_t budget = budget_for_cold_bytes(request, cold_bytes);
+      INFO(offload_mode_name(mode) << ", " << cold_bytes << " cold: " << budget << " of at least " << least);
+      request.budget_bytes = budget;
+      CHECK(make_residency_plan(request).cold_bytes() <= cold_bytes);
+      if (budget < least + request.granule_bytes) continue;
+      request.budget_bytes = budget - request.granule_bytes;
+      CHECK(make_residency_plan(request).cold_bytes() > cold_bytes);
+    }
+  }
 }
 
 }  // namespace genai
