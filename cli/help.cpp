@@ -38,6 +38,7 @@ context, 130 interrupted.
 
 constexpr std::string_view kPlanExamples =
     R"(  genai plan -m model.gguf --gpu-budget 6GiB
+  genai plan -m model.gguf --gpu-budget 10%..100%
   genai plan -m model.gguf --gpu-budget 300MiB --weight-offload stream --json
 )";
 constexpr std::string_view kPerplexityExamples =

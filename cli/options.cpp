@@ -233,9 +233,25 @@ RunOptions make_run_options(const RawCommandLine& line, const Environment& envir
 }
 
 PlanOptions make_plan_options(const RawCommandLine& line, const Environment& environment) {
-  return {.model_path = model_path(line),
-          .placement = placement(line, environment),
-          .json = is_switched_on(line, Flag::json)};
+  PlanOptions options;
+  options.model_path = model_path(line);
+  options.json = is_switched_on(line, Flag::json);
+  RawCommandLine without_sweep = line;
+  const RawValue* budget = line.find(Flag::gpu_budget);
+  constexpr std::string_view kTo = "..";
+  if (const std::size_t at = budget == nullptr ? std::string::npos : budget->text.find(kTo); at != std::string::npos) {
+    options.sweep = {parse_memory_limit(budget->text.substr(0, at), budget->origin),
+                     parse_memory_limit(budget->text.substr(at + kTo.size()), budget->origin)};
+    const auto is_size = [](const MemoryLimit& limit) { return limit.kind != MemoryLimit::Kind::automatic; };
+    if (!is_size(options.sweep->first) || !is_size(options.sweep->last))
+      throw UsageError(fmt::format("{}: a sweep goes from one size to another", budget->origin),
+                       "give two sizes, such as 10%..100% or 2GiB..12GiB");
+    if (line.find(Flag::gpu_layers) != nullptr || line.find(Flag::cpu_offload_gb) != nullptr)
+      throw UsageError("--gpu-budget, --gpu-layers and --cpu-offload-gb all set the budget", "give one of them");
+    without_sweep.values.erase(Flag::gpu_budget);
+  }
+  options.placement = placement(without_sweep, environment);
+  return options;
 }
 
 PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment) {

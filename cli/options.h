@@ -78,6 +78,11 @@ struct InspectOptions {
 struct PlanOptions {
   std::string model_path;
   PlacementOptions placement;
+  struct Sweep {
+    MemoryLimit first;  // in bytes, or in percent of what the model needs to be resident
+    MemoryLimit last;
+  };
+  std::optional<Sweep> sweep;  // a plan for each of several budgets; placement.budget is none
   bool json = false;
 };
 

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "cli/byte_size.h"
 #include "cli/session.h"
 #include "cli/version.h"
+#include "engine/error.h"
 
 namespace genai::cli {
 namespace {
@@ -67,6 +72,74 @@ std::string table(const PlanRequest& request, const ResidencyPlan& plan) {
   return text;
 }
 
+std::uint64_t sweep_bytes(const MemoryLimit& limit, std::uint64_t whole) {
+  if (limit.kind == MemoryLimit::Kind::bytes) return limit.bytes;
+  return static_cast<std::uint64_t>(std::ceil(static_cast<double>(whole) * limit.percent / 100.0));
+}
+
+struct SweepStep {
+  std::uint64_t budget_bytes = 0;
+  std::optional<ResidencyPlan> plan;  // nothing: it does not fit
+};
+
+// Ten budgets from the first to the last, and what each would do.
+std::vector<SweepStep> sweep_steps(PlanRequest request, const PlanOptions::Sweep& sweep) {
+  constexpr std::uint64_t kSteps = 10;
+  PlanRequest resident = request;
+  resident.mode = OffloadMode::off;
+  resident.forced_cold.clear();
+  const std::uint64_t whole = smallest_budget(resident);
+  const std::uint64_t first = sweep_bytes(sweep.first, whole);
+  const std::uint64_t last = sweep_bytes(sweep.last, whole);
+  std::vector<SweepStep> steps;
+  for (std::uint64_t i = 0; i < kSteps; ++i) {
+    SweepStep step{.budget_bytes = (first * (kSteps - 1 - i) + last * i) / (kSteps - 1), .plan = {}};
+    request.budget_bytes = step.budget_bytes;
+    try {
+      step.plan = make_residency_plan(request);
+    } catch (const BudgetError&) {
+    }
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+Json sweep_document(const std::vector<SweepStep>& steps) {
+  Json json;
+  json["schema_version"] = kReportSchema;
+  json["sweep"] = Json::array();
+  for (const SweepStep& step : steps) {
+    Json entry = {{"budget_bytes", step.budget_bytes}, {"fits", step.plan.has_value()}};
+    if (step.plan) {
+      entry["mode"] = offload_mode_name(step.plan->mode);
+      entry["committed_bytes"] = step.plan->committed_bytes;
+      entry["cold_bytes"] = step.plan->cold_bytes();
+      for (const Lane lane : kLanes)
+        entry["step_bytes"][std::string(lane_name(lane))] = step.plan->pass_bytes[static_cast<int>(lane)];
+    }
+    json["sweep"].push_back(entry);
+  }
+  return json;
+}
+
+std::string sweep_table(const std::vector<SweepStep>& steps) {
+  std::string text = fmt::format("{:>12} {:>9} {:>12} {:>12}   bytes a step: {:>10} {:>10} {:>10} {:>10}\n", "budget",
+                                 "mode", "committed", "cold", "resident", "ring", "zero-copy", "host");
+  for (const SweepStep& step : steps) {
+    text += fmt::format("{:>12} ", byte_size_text(step.budget_bytes));
+    if (!step.plan) {
+      text += "does not fit\n";
+      continue;
+    }
+    text += fmt::format("{:>9} {:>12} {:>12}   {:13}", offload_mode_name(step.plan->mode),
+                        byte_size_text(step.plan->committed_bytes), byte_size_text(step.plan->cold_bytes()), "");
+    for (const Lane lane : kLanes)
+      text += fmt::format(" {:>10}", byte_size_text(step.plan->pass_bytes[static_cast<int>(lane)]));
+    text += "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 int plan(const PlanOptions& options, Output& output, Console& console) {
@@ -78,6 +151,11 @@ int plan(const PlanOptions& options, Output& output, Console& console) {
   PlanRequest request;
   const ResidencyPlan result = session.plan_only(request);
   for (const std::string& warning : session.warnings()) console.warn(warning);
+  if (options.sweep) {
+    const std::vector<SweepStep> steps = sweep_steps(request, *options.sweep);
+    output.write(options.json ? sweep_document(steps).dump() + "\n" : sweep_table(steps));
+    return 0;
+  }
   output.write(options.json ? document(request, result).dump() + "\n" : table(request, result));
   return 0;
 }

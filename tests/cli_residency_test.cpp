@@ -150,3 +150,30 @@ TEST_CASE("cli: perplexity has the same bits for every -ub and budget, and knows
   CHECK(run_genai({"perplexity", "-m", coarse->string(), "-p", "short"}).exit_code == 2);
   CHECK(run_genai({"perplexity", "-m", coarse->string(), "-p", "short", "-c", "1"}).exit_code == 2);
 }
+
+TEST_CASE("cli: a sweep of budgets plans each, from what does not fit to what is resident") {
+  const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  const Json document = plan(path->string(), {"--gpu-budget", "1%..100%", "--weight-offload", "zerocopy"});
+  const Json& steps = document["sweep"];
+  REQUIRE(steps.size() == 10);
+  CHECK(steps[0]["fits"] == false);
+  CHECK_FALSE(steps[0].contains("cold_bytes"));
+  CHECK(steps[9]["fits"] == true);
+  CHECK(steps[9]["cold_bytes"] == 0);
+  CHECK(steps[9]["committed_bytes"] == steps[9]["budget_bytes"]);
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    CHECK(steps[i]["budget_bytes"] > steps[i - 1]["budget_bytes"]);
+    if (!steps[i - 1]["fits"].get<bool>()) continue;
+    REQUIRE(steps[i]["fits"] == true);
+    CHECK(steps[i]["cold_bytes"] <= steps[i - 1]["cold_bytes"]);
+    // One step of the sweep is what a plan of that budget says.
+    const Json single =
+        plan(path->string(), {"--gpu-budget", std::to_string(steps[i]["budget_bytes"].get<std::uint64_t>()) + "B",
+                              "--weight-offload", "zerocopy"});
+    CHECK(single["cold_bytes"] == steps[i]["cold_bytes"]);
+    CHECK(single["step_bytes"] == steps[i]["step_bytes"]);
+  }
+  for (const char* wrong : {"1%..", "..5GiB", "auto..100%", "1GiB..fast"})
+    CHECK(run_genai({"plan", "-m", path->string(), "--gpu-budget", wrong}).exit_code == 2);
+}
