@@ -314,6 +314,46 @@ TEST_CASE("CUDA attention equals the host's over long contexts and many rows", "
     }
 }
 
+TEST_CASE("CUDA attention equals the host's for units of every size and groups of rows", "[cuda][attention][large]") {
+  std::uint64_t seed = 900;
+  for (const std::int32_t head_dim : {64, 80, 128, 256})
+    for (std::int32_t ratio = 1; ratio <= 8; ++ratio) {
+      AttentionCase shape;
+      shape.cache = {.kv_heads = 1, .head_dim = head_dim, .sequences = 2, .max_positions = 1088};
+      shape.heads = ratio;
+      shape.window = ratio % 3 == 0 ? 70 : 0;
+      shape.rows = {{0, 1000, 0, 0}, {0, 63, 1, 0}, {0, 64, 1, 0}};
+      shape.seed = seed++;
+      check_attention(shape, fast_host_device());
+    }
+  AttentionCase shape;
+  shape.cache = {.kv_heads = 2, .head_dim = 64, .sequences = 3, .max_positions = 512};
+  shape.heads = 10;
+  for (const std::int32_t row_count : {16, 17, 33, 64, 100}) {
+    shape.rows.clear();
+    for (std::int32_t i = 0; i < row_count; ++i) shape.rows.push_back({0, i * 37 % 500, i % 3, 0});
+    shape.seed = seed++;
+    check_attention(shape, fast_host_device());
+  }
+  // Several stages of a merge.
+  shape.cache = {.kv_heads = 1, .head_dim = 64, .max_positions = 16640, .layers = 1, .layer = 0};
+  shape.heads = 2;
+  for (const std::int32_t window : {0, 9000}) {
+    shape.window = window;
+    shape.rows = {{0, 16500, 0, 0}};
+    shape.seed = seed++;
+    check_attention(shape, fast_host_device());
+  }
+  // So much scratch a row that the rows of a pass do not fit at once.
+  shape.cache = {.kv_heads = 2, .head_dim = 64, .max_positions = 32768, .layers = 1, .layer = 0};
+  shape.heads = 64;
+  shape.window = 0;
+  shape.rows.clear();
+  for (std::int32_t i = 0; i < 16; ++i) shape.rows.push_back({0, 100 + 13 * i, 0, 0});
+  shape.seed = seed++;
+  check_attention(shape, fast_host_device());
+}
+
 TEST_CASE("CUDA choice of a token equals the scalar one", "[cuda][argmax]") {
   Random random(11);
   for (const std::int32_t width : {1, 2, 31, 1024, 1025, 32000, 151936}) {

@@ -1,8 +1,7 @@
 // attention_merge.cu - what chunks of positions left behind, merged in ascending order.
 //          m' = max(m, mc)   a = exp(m - m')   b = exp(mc - m')   l = lc*b + l*a   o = oc*b + o*a   out = o / l
 // Shapes   scratch as SplitScratch says; out (M, H, D) f32.
-// Mapping  blocks of 128 threads, an item a slice of the dimensions of one head of a row. oc comes into shared memory
-// by
+// Mapping  blocks of 128 threads, an item a slice of the dimensions of one head of a row. oc comes to shared memory by
 //          asynchronous copies, two stages of chunks at a time. The largest score so far is a running maximum, which
 //          needs no order, so the weights of a stage are computed at once, one chunk a thread; only the two sums are a
 //          chain, one dimension a thread.
