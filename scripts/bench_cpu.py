@@ -4,7 +4,7 @@
 All sides run in turn, A B C A B C ..., so that a machine whose speed drifts is unfair to none. Prints medians and
 ranges, GB/s of weights beside the read peak (measured each round over as many bytes as a step reads), and ratios of the
 same round; writes everything raw to a JSON file. A round in which other programs took more than 5 % of the cores is done
-again, at most as often as rounds were asked for.
+again; a case with as many of those as rounds were asked for is marked DISTURBED and says nothing.
 
   scripts/bench_cpu.py -m FILE [-m FILE ...] [--genai build/genai] [--read-peak build/tests/genai_read_peak]
                        [--isa amx,avx512] [--llama NAME='PATH/llama-bench -fa 1'] [--llama ...] [--threads 2]
@@ -43,6 +43,9 @@ def held(path):
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+MOST_OTHER_SHARE = 0.05
 
 
 class OtherPrograms:
@@ -128,7 +131,7 @@ def measure(args, model, kind, count, depth, prompt_file):
         mebibytes = max(1, report["step_weight_bytes"] >> 20)
         peak = json.loads(run([args.read_peak, str(args.threads), str(mebibytes)]).stdout)["read_gbps_median"]
         other_share, stolen_share = others.shares()
-        if other_share > 0.05 and repeated < args.repeats:
+        if other_share > MOST_OTHER_SHARE and repeated < args.repeats:
             repeated += 1
             continue
         rounds.append({"tokens_per_second": speeds, "read_peak_gbps": peak, "other_programs": other_share,
@@ -142,8 +145,9 @@ def measure(args, model, kind, count, depth, prompt_file):
              "tokens_per_second": {name: summary(values) for name, values in speeds.items()},
              "ratios": {f"{name} / {other}": summary([a / b for a, b in zip(speeds[name], speeds[other])])
                         for name in ours for other in speeds if other in llama_facts},
-             "rounds": rounds, "rounds_repeated": repeated, "genai": genai_facts, "llama_cpp": llama_facts}
-    print(f"{entry['model']} {kind} {count} at {depth}")
+             "disturbed": any(one["other_programs"] > MOST_OTHER_SHARE for one in rounds), "rounds": rounds,
+             "rounds_repeated": repeated, "genai": genai_facts, "llama_cpp": llama_facts}
+    print(f"{entry['model']} {kind} {count} at {depth}{' DISTURBED' if entry['disturbed'] else ''}")
     for name, numbers in entry["tokens_per_second"].items():
         line = f"  {name:24} {text_of(numbers, 1)} tok/s"
         if kind == "decode" and name in genai_facts:

@@ -1,12 +1,15 @@
 // read_peak.cpp - how fast this machine's cores read MEBIBYTES of memory again and again: the roof for decoding with so
 // many bytes of weights on the host, caches included. Prints one JSON line.
 //   genai_read_peak [THREADS] [MEBIBYTES] [REPEATS]
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -14,6 +17,7 @@ namespace {
 
 using Line = std::uint64_t __attribute__((vector_size(64)));
 constexpr std::size_t kLineWords = sizeof(Line) / sizeof(std::uint64_t);
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::size_t kAheadWords = 2048;  // as far as the kernels ask ahead
 
 // A cache line at a time, with the widest registers there are: loads of 8 bytes reach half of what the caches give.
@@ -46,17 +50,23 @@ int main(int argc, char** argv) {
   const std::size_t mebibytes = argc > 2 ? static_cast<std::size_t>(std::max(1, std::atoi(argv[2]))) : 1024;
   const int repeats = argc > 3 ? std::max(1, std::atoi(argv[3])) : 5;
   const std::size_t words_each = mebibytes * (std::size_t{1} << 20) / 8 / static_cast<std::size_t>(threads);
-  std::vector<std::vector<std::uint64_t>> blocks(static_cast<std::size_t>(threads));
+  const std::size_t bytes_each = (words_each * 8 + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  std::vector<std::unique_ptr<std::uint64_t, decltype(&std::free)>> blocks;
+  for (int index = 0; index < threads; ++index) {
+    blocks.emplace_back(static_cast<std::uint64_t*>(std::aligned_alloc(kHugePageBytes, bytes_each)), &std::free);
+    if (blocks.back() == nullptr) return 1;
+    madvise(blocks.back().get(), bytes_each, MADV_HUGEPAGE);  // as the weights lie; refused where there are none
+  }
   std::vector<std::uint64_t> sums(blocks.size());
   const auto on_all_threads = [&](auto work) {
     std::vector<std::jthread> workers;
     for (std::size_t index = 0; index < blocks.size(); ++index) workers.emplace_back(work, index);
   };
-  on_all_threads([&](std::size_t index) { blocks[index].assign(words_each, index + 1); });
+  on_all_threads([&](std::size_t index) { std::fill_n(blocks[index].get(), words_each, index + 1); });
   std::vector<double> rates;
   for (int repeat = 0; repeat < repeats; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
-    on_all_threads([&](std::size_t index) { sums[index] += read_all(blocks[index].data(), words_each); });
+    on_all_threads([&](std::size_t index) { sums[index] += read_all(blocks[index].get(), words_each); });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     rates.push_back(static_cast<double>(words_each * 8 * blocks.size()) / seconds / 1e9);
   }
