@@ -13,6 +13,7 @@ namespace {
 
 struct Avx2 {
   using Floats = __m256;
+  using Ints = __m256i;
   static constexpr int kLanes = 8;
   static constexpr int kValueColumns = 2;
 
@@ -38,6 +39,8 @@ struct Avx2 {
   static Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
   static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+  static Floats fnma(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a * b
+  static Floats from_ints(Ints x) { return _mm256_cvtepi32_ps(x); }
   static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
   static Floats negate(Floats x) { return _mm256_xor_ps(x, set(-0.0f)); }
   static Floats magnitude(Floats x) { return _mm256_andnot_ps(set(-0.0f), x); }

@@ -40,11 +40,7 @@ constexpr int kPairSums = kIsEight<kDType>       ? 1
                                                  : 8;
 
 // What multiplies and follows the integer dots of rows 2 * pair and 2 * pair + 1 of a tile; lanes are (row, j).
-struct Factors {
-  __m256 scale;
-  __m256 minimum;
-  __m256 sub[2];
-};
+using Factors = vector::BlockFactors<Avx2>;
 
 template <DType kDType>
 Factors load_factors(const std::byte* tile, int pair) {
@@ -71,22 +67,6 @@ Factors load_factors(const std::byte* tile, int pair) {
     }
   }
   return factors;
-}
-
-// p after one block a lane: its dot (Q6_K: those of its halves), scale and sum of the activations.
-template <DType kDType>
-inline __m256 accumulate(__m256 p, __m256i dot, __m256i high_dot, const Factors& factors, __m256 x_scale,
-                         __m256 x_sum) {
-  __m256 value = _mm256_cvtepi32_ps(dot);
-  // Integers below 2^24 as floats: these products and sums are exact.
-  if constexpr (kHasSubScale<kDType>) value = _mm256_mul_ps(value, factors.sub[0]);
-  if constexpr (kIsSix<kDType>) value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high_dot), factors.sub[1], value);
-  p = _mm256_fmadd_ps(value, _mm256_mul_ps(factors.scale, x_scale), p);
-  if constexpr (kHasMinimum<kDType> && kHasSubScale<kDType>)
-    p = _mm256_fnmadd_ps(factors.minimum, x_sum, p);
-  else if constexpr (kHasMinimum<kDType>)
-    p = _mm256_fmadd_ps(factors.minimum, x_sum, p);
-  return p;
 }
 
 // Products of 32 weights and activations as 16 sums of pairs.
@@ -222,7 +202,7 @@ __m256 narrow_strip(const std::byte* strip, const ActivationTile* tiles, std::in
         if constexpr (kZeroPoint<kDType> != 0) low = _mm256_sub_epi32(low, _mm256_add_epi32(zeros[0], zeros[1]));
       }
       __m256& p = partials[pair][t % kPartialTiles];
-      p = accumulate<kDType>(p, low, high, load_factors<kDType>(tile, pair), x_scale, x_sum);
+      p = vector::accumulate_block<Avx2, kDType>(p, low, high, load_factors<kDType>(tile, pair), x_scale, x_sum);
     }
   }
   // p0 + p1 + ... + p31, left to right.
@@ -388,7 +368,8 @@ struct Avx2Path {
         if constexpr (kZeroPoint<kDType> != 0)
           low = _mm256_sub_epi32(low, _mm256_set1_epi32(kZeroPoint<kDType> * (sums[0] + sums[1])));
       }
-      p[r] = accumulate<kDType>(p[r], low, high, factors, _mm256_set1_ps(x.scale(r)), _mm256_set1_ps(x.sum(r)));
+      p[r] = vector::accumulate_block<Avx2, kDType>(p[r], low, high, factors, _mm256_set1_ps(x.scale(r)),
+                                                    _mm256_set1_ps(x.sum(r)));
     }
   }
   template <DType kDType>

@@ -22,6 +22,7 @@ namespace {
 
 struct Avx512 {
   using Floats = __m512;
+  using Ints = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kValueColumns = 4;
 
@@ -47,6 +48,8 @@ struct Avx512 {
   static Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
   static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  static Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a * b
+  static Floats from_ints(Ints x) { return _mm512_cvtepi32_ps(x); }
   static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
   static Floats negate(Floats x) { return _mm512_xor_ps(x, set(-0.0f)); }
   static Floats magnitude(Floats x) { return _mm512_andnot_ps(set(-0.0f), x); }

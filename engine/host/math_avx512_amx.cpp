@@ -92,8 +92,8 @@ template <DType kDType, class Before, class Take>
   for (int r = 0; r < kTileRows; ++r) {
     const __m512i low = _mm512_load_si512(dots.sums[0][r]);
     const __m512i high = kIsSix<kDType> ? _mm512_load_si512(dots.sums[1][r]) : low;
-    take(r,
-         accumulate<kDType>(before(r), low, high, factors, _mm512_set1_ps(rows.scale(r)), _mm512_set1_ps(rows.sum(r))));
+    take(r, vector::accumulate_block<Avx512, kDType>(before(r), low, high, factors, _mm512_set1_ps(rows.scale(r)),
+                                                     _mm512_set1_ps(rows.sum(r))));
   }
 }
 

@@ -107,7 +107,7 @@ void narrow_strip(const std::byte* strip, const ActivationTile* tiles, std::int6
       dot[0] = sum_quad(low);
       if constexpr (kZeroPoint<kDType> != 0) dot[0] = _mm512_sub_epi32(dot[0], _mm512_broadcast_i32x4(zeros[0]));
       __m512& p = partials[quad][t % kPartialTiles];
-      p = accumulate<kDType>(p, dot[0], dot[1], load_factors<kDType>(tile, quad), x_scale, x_sum);
+      p = vector::accumulate_block<Avx512, kDType>(p, dot[0], dot[1], load_factors<kDType>(tile, quad), x_scale, x_sum);
     }
   }
 }
@@ -156,7 +156,8 @@ inline void wide_step(__m512 (&p)[kRows], const WideBlock<kDType>& block, const 
   if constexpr (kIsSix<kDType>) factors.sub[1] = block.sub[1];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
-    p[r] = accumulate<kDType>(p[r], low[r], high[r], factors, _mm512_set1_ps(x.scale(r)), _mm512_set1_ps(x.sum(r)));
+    p[r] = vector::accumulate_block<Avx512, kDType>(p[r], low[r], high[r], factors, _mm512_set1_ps(x.scale(r)),
+                                                    _mm512_set1_ps(x.sum(r)));
 }
 
 struct Avx512Path {

@@ -51,12 +51,7 @@ IntColumns columns_of(__m512i a0, __m512i a1, __m512i b0, __m512i b1) {
 }
 
 // What multiplies and follows the integer dots of rows 4 * quad .. 4 * quad + 3 of a tile; lanes are (row, j).
-// For types with sub-minima `minimum` is dmin * t, to be subtracted.
-struct Factors {
-  __m512 scale;
-  __m512 minimum;
-  __m512 sub[2];
-};
+using Factors = vector::BlockFactors<Avx512>;
 
 template <DType kDType>
 [[gnu::always_inline]] inline Factors load_factors(const std::byte* tile, int quad) {
@@ -83,22 +78,6 @@ template <DType kDType>
     }
   }
   return factors;
-}
-
-// p after one block a lane: its dot (Q6_K: those of its halves), scale and sum of the activations.
-template <DType kDType>
-inline __m512 accumulate(__m512 p, __m512i dot, __m512i high_dot, const Factors& factors, __m512 x_scale,
-                         __m512 x_sum) {
-  __m512 value = _mm512_cvtepi32_ps(dot);
-  // Integers below 2^24 as floats: these products and sums are exact.
-  if constexpr (kHasSubScale<kDType>) value = _mm512_mul_ps(value, factors.sub[0]);
-  if constexpr (kIsSix<kDType>) value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high_dot), factors.sub[1], value);
-  p = _mm512_fmadd_ps(value, _mm512_mul_ps(factors.scale, x_scale), p);
-  if constexpr (kHasMinimum<kDType> && kHasSubScale<kDType>)
-    p = _mm512_fnmadd_ps(factors.minimum, x_sum, p);
-  else if constexpr (kHasMinimum<kDType>)
-    p = _mm512_fmadd_ps(factors.minimum, x_sum, p);
-  return p;
 }
 
 // Two strips, unpacked. Per block of 32: 8 vectors of weights, number 4*h + c with the four weights e in each lane,

@@ -29,6 +29,32 @@ inline constexpr bool kHasSubScale = tile_layout(kDType).sub_scale >= 0;
 template <DType kDType>
 inline constexpr bool kHasMinimum = tile_layout(kDType).minimum >= 0;
 
+// What multiplies and follows the integer dots of a block in each lane. For types with sub-minima `minimum` is dmin *
+// t, to be subtracted.
+template <class V>
+struct BlockFactors {
+  typename V::Floats scale;
+  typename V::Floats minimum;
+  typename V::Floats sub[2];
+};
+
+// p after one block a lane: its dot (Q6_K: those of its halves), scale and sum of the activations.
+template <class V, DType kDType>
+inline typename V::Floats accumulate_block(typename V::Floats p, typename V::Ints dot, typename V::Ints high_dot,
+                                           const BlockFactors<V>& factors, typename V::Floats x_scale,
+                                           typename V::Floats x_sum) {
+  typename V::Floats value = V::from_ints(dot);
+  // Integers below 2^24 as floats: these products and sums are exact.
+  if constexpr (kHasSubScale<kDType>) value = V::mul(value, factors.sub[0]);
+  if constexpr (kIsSix<kDType>) value = V::fma(V::from_ints(high_dot), factors.sub[1], value);
+  p = V::fma(value, V::mul(factors.scale, x_scale), p);
+  if constexpr (kHasMinimum<kDType> && kHasSubScale<kDType>)
+    p = V::fnma(factors.minimum, x_sum, p);
+  else if constexpr (kHasMinimum<kDType>)
+    p = V::fma(factors.minimum, x_sum, p);
+  return p;
+}
+
 // A single row of activations asks for weights faster than the processor's own prefetcher brings them from memory: 7
 // GB/s a core without these, 10 to 11.5 with (read peak of the same machine 11 to 12), and no loss in cache.
 template <class P, DType kDType>
