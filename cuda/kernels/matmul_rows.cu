@@ -200,8 +200,7 @@ __device__ __forceinline__ void fetch_rows(const RowsProduct& product, const Row
 
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void produce(const RowsProduct& product, const Ring& ring) {
-  const Ring rings[1] = {ring};
-  StreamProducer<1> producer(rings, product.window);
+  StreamProducer producer(ring, product.window);
   bool joined = false;  // the second half of the cluster's first barrier; before it the ring can be filled once
   for_each_pair_stage<kFirst, kSecond>(product.shape, [&](int output, int strip, int strips, int tile, int tiles) {
     if (!joined && producer.issued() == product.slots) {
@@ -215,9 +214,9 @@ __device__ __forceinline__ void produce(const RowsProduct& product, const Ring& 
     const TileBytes* source = from.weights + (strip * strip_tiles + tile) * tile_bytes;
     const unsigned bytes = static_cast<unsigned>(tiles * tile_bytes);
     if (tiles == product.shape.tile_count)
-      producer.copy(0, source, nullptr, bytes * static_cast<unsigned>(strips));
+      producer.copy(source, nullptr, bytes * static_cast<unsigned>(strips));
     else
-      producer.copy(0, source, strips > 1 ? source + strip_tiles * tile_bytes : nullptr, bytes);
+      producer.copy(source, strips > 1 ? source + strip_tiles * tile_bytes : nullptr, bytes);
   });
   if (!joined) {
     cluster_wait();

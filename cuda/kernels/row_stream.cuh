@@ -23,7 +23,7 @@ namespace genai::cuda {
 inline constexpr int kRowGroups = 4;
 inline constexpr int kRowSlots = 2;  // of a group
 inline constexpr int kRowRings = kRowGroups * kRowSlots;
-static_assert(kRowSlots == 2, "a ring's state is its count of stages mod 4");
+static_assert(kRowSlots == 2, "ring_slot and stage_parity take the bits of a stage's number");
 
 // How strips of one type are cut.
 struct UnitCut {

@@ -12,7 +12,6 @@
 namespace genai::cuda {
 
 inline constexpr int kVectorThreads = 512;
-inline constexpr int kVectorWarps = kVectorThreads / kWarpLanes;
 inline constexpr int kVectorQuads = 4;  // of a thread at once, four neighbouring values each
 inline constexpr int kVectorStride = 4 * kVectorThreads;
 // With a norm a thread keeps its values in registers between the two passes over them, so a row is at most this wide.

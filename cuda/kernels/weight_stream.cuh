@@ -1,12 +1,12 @@
-// weight_stream.cuh - weights of a product as one stream of bulk copies into rings in shared memory, and how outputs
-// are divided among blocks. Used by the products for few rows (matmul_row.cu, matmul_rows.cu).
+// weight_stream.cuh - outputs of a product as kernels see them, their division among blocks, and the weights as one
+// stream of bulk copies into a ring in shared memory. The stream is that of matmul_rows.cu, the rest serves
+// matmul_row.cu and matmul_tiles.cu too.
 //
 // NOTE [Weight stream]
 // The strips of up to three matrices are laid end to end; block b of a grid owns those that begin in the b-th equal
 // part of the bytes. A block cuts its strips into stages of at most stage_bytes: a bundle of whole strips, or, where
 // one strip is longer, pieces of it, each a multiple of 8 tiles so that a tile's place in a piece tells its partials.
-// Bundles (or strips) go to the consumer groups of the block in turn, and each group has its own ring of slots: a
-// shared ring would let a group pass a wait of the same parity a round early. At most `window` copies are in flight.
+// At most `window` copies are in flight.
 // Too many hold up everything else on the way to memory: measured on an H200, 69 KB in flight a multiprocessor
 // streams 4.57 TB/s, 184 KB no more, but makes other loads wait four times as long. While the ring fills for the first
 // time, normally behind the previous kernel, one copy at a time is enough.
@@ -116,7 +116,7 @@ __device__ __forceinline__ StripRange owned_strips(const StreamShape& shape, int
   return {boundary(block), boundary(block + 1)};
 }
 
-// One group's end of its ring.
+// One end of a ring.
 struct Ring {
   unsigned char* slots;
   SharedBarrier* full;
@@ -136,7 +136,7 @@ struct Ring {
     wait_phase(full + slot, parity);
     return slots + slot * slot_bytes;
   }
-  // By every lane of a warp that has read the slot; the empty barrier counts the group's warps.
+  // By every lane of a warp that has read the slot; the empty barrier counts the consuming warps.
   __device__ __forceinline__ void release() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(empty + slot);
@@ -145,29 +145,14 @@ struct Ring {
 };
 
 // The producing thread's view of a block's stream.
-template <int kGroups>
 class StreamProducer {
  public:
-  __device__ StreamProducer(const Ring (&rings)[kGroups], int window) : window_(window), policy_(read_once_policy()) {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) rings_[g] = rings[g];
-  }
+  __device__ StreamProducer(const Ring& ring, int window) : ring_(ring), window_(window), policy_(read_once_policy()) {}
 
   // `bytes` from `source` and, unless it is null, as many from `second` behind them.
-  __device__ __forceinline__ void copy(int group, const TileBytes* source, const TileBytes* second, unsigned bytes) {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g)
-      if (g == group) copy_into(rings_[g], source, second, bytes);
-  }
-  __device__ __forceinline__ int issued() const { return issued_; }
-
- private:
-  static constexpr int kHistory = 4;
-
-  __device__ __forceinline__ void copy_into(Ring& ring, const TileBytes* source, const TileBytes* second,
-                                            unsigned bytes) {
+  __device__ __forceinline__ void copy(const TileBytes* source, const TileBytes* second, unsigned bytes) {
     // A slot that has been filled again since was full before: its barrier may be a phase further, and is not asked.
-    const int back = issued_ < ring.slot_count * kGroups ? 1 : window_;
+    const int back = issued_ < ring_.slot_count ? 1 : window_;
 #pragma unroll
     for (int i = 0; i < kHistory; ++i) {
       bool filled_again = false;
@@ -175,44 +160,30 @@ class StreamProducer {
       for (int later = 0; later < i; ++later) filled_again = filled_again || history_[later] == history_[i];
       if (i + 1 == back && issued_ >= back && !filled_again) wait_phase(history_[i], history_parity_ >> i & 1u);
     }
-    wait_phase(ring.empty + ring.slot, ring.parity ^ 1u);  // the first round passes
-    SharedBarrier* full = ring.full + ring.slot;
-    unsigned char* slot = ring.slots + ring.slot * ring.slot_bytes;
+    wait_phase(ring_.empty + ring_.slot, ring_.parity ^ 1u);  // the first round passes
+    SharedBarrier* full = ring_.full + ring_.slot;
+    unsigned char* slot = ring_.slots + ring_.slot * ring_.slot_bytes;
     arrive_expecting(full, second == nullptr ? bytes : 2 * bytes);
     bulk_load(slot, source, bytes, full, policy_);
     if (second != nullptr) bulk_load(slot + bytes, second, bytes, full, policy_);
 #pragma unroll
     for (int i = kHistory - 1; i > 0; --i) history_[i] = history_[i - 1];
     history_[0] = full;
-    history_parity_ = history_parity_ << 1 | ring.parity;
-    ring.advance();
+    history_parity_ = history_parity_ << 1 | ring_.parity;
+    ring_.advance();
     ++issued_;
   }
+  __device__ __forceinline__ int issued() const { return issued_; }
 
-  Ring rings_[kGroups];
+ private:
+  static constexpr int kHistory = 4;
+
+  Ring ring_;
   const int window_;
   const std::uint64_t policy_;
   int issued_ = 0;
   SharedBarrier* history_[kHistory] = {};
   unsigned history_parity_ = 0;
 };
-
-// Calls visit(output, strip, strip_count, first_tile, tile_count, unit) for each stage of the block, in the order of
-// the stream; units go to the groups in turn.
-template <DType kFirst, DType kSecond, class Visit>
-__device__ __forceinline__ void for_each_stage(const StreamShape& shape, int block, int block_count,
-                                               const Visit& visit) {
-  int unit = 0;
-  for (int output = 0; output < shape.output_count; ++output) {
-    const StripRange range = owned_strips<kFirst, kSecond>(shape, output, block, block_count);
-    const int tile_bytes = tile_layout(shape.outputs[output].second_type ? kSecond : kFirst).tile_bytes;
-    const StageCut cut = stage_cut(tile_bytes, shape.tile_count, shape.stage_bytes);
-    for (int strip = range.first; strip < range.end; strip += cut.bundle_strips, ++unit) {
-      const int strips = min(cut.bundle_strips, range.end - strip);
-      for (int tile = 0; tile < shape.tile_count; tile += cut.piece_tiles)
-        visit(output, strip, strips, tile, min(cut.piece_tiles, shape.tile_count - tile), unit);
-    }
-  }
-}
 
 }  // namespace genai::cuda
