@@ -151,15 +151,21 @@ std::int32_t pass_rows(const RawCommandLine& line) {
                batch == nullptr ? kDefaultBatch : parse_integer(*batch, 1, kMostPassRows)));
 }
 
+void require_one_budget(const RawCommandLine& line) {
+  int given = 0;
+  for (const Flag flag : {Flag::gpu_budget, Flag::gpu_layers, Flag::cpu_offload_gb})
+    given += line.find(flag) != nullptr;
+  if (given > 1)
+    throw UsageError("--gpu-budget, --gpu-layers and --cpu-offload-gb all set the budget", "give one of them");
+}
+
 // --gpu-layers and --cpu-offload-gb.
 void put_budget_sources(const RawCommandLine& line, PlacementOptions& options) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   constexpr double kMostGiB = 1024.0 * 1024.0;
-  const RawValue* budget = line.find(Flag::gpu_budget);
   const RawValue* layers = line.find(Flag::gpu_layers);
   const RawValue* offload = line.find(Flag::cpu_offload_gb);
-  if ((budget != nullptr) + (layers != nullptr) + (offload != nullptr) > 1)
-    throw UsageError("--gpu-budget, --gpu-layers and --cpu-offload-gb all set the budget", "give one of them");
+  require_one_budget(line);
   if (layers != nullptr)
     options.gpu_layers = layers->text == "all" ? std::numeric_limits<std::int32_t>::max()
                                                : static_cast<std::int32_t>(parse_integer(*layers, 0, 1 << 20));
@@ -246,8 +252,7 @@ PlanOptions make_plan_options(const RawCommandLine& line, const Environment& env
     if (!is_size(options.sweep->first) || !is_size(options.sweep->last))
       throw UsageError(fmt::format("{}: a sweep goes from one size to another", budget->origin),
                        "give two sizes, such as 10%..100% or 2GiB..12GiB");
-    if (line.find(Flag::gpu_layers) != nullptr || line.find(Flag::cpu_offload_gb) != nullptr)
-      throw UsageError("--gpu-budget, --gpu-layers and --cpu-offload-gb all set the budget", "give one of them");
+    require_one_budget(line);
     without_sweep.values.erase(Flag::gpu_budget);
   }
   options.placement = placement(without_sweep, environment);

@@ -21,6 +21,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr Lane kLanes[] = {Lane::resident, Lane::ring, Lane::zero_copy, Lane::host};
 
+Json lane_json(const std::uint64_t (&bytes)[kLaneCount]) {
+  Json json;
+  for (const Lane lane : kLanes) json[std::string(lane_name(lane))] = bytes[static_cast<int>(lane)];
+  return json;
+}
+
 Json document(const PlanRequest& request, const ResidencyPlan& plan) {
   Json json;
   json["schema_version"] = kReportSchema;
@@ -34,10 +40,8 @@ Json document(const PlanRequest& request, const ResidencyPlan& plan) {
   json["ring_slots"] = plan.ring_slots;
   json["ring_slot_bytes"] = plan.ring_slot_bytes;
   json["cold_bytes"] = plan.cold_bytes();
-  for (const Lane lane : kLanes) {
-    json["lane_bytes"][std::string(lane_name(lane))] = plan.of(lane);
-    json["step_bytes"][std::string(lane_name(lane))] = plan.pass_bytes[static_cast<int>(lane)];
-  }
+  json["lane_bytes"] = lane_json(plan.lane_bytes);
+  json["step_bytes"] = lane_json(plan.pass_bytes);
   json["matrices"] = Json::array();
   for (std::size_t index = 0; index < request.matrices.size(); ++index) {
     Json matrix = {{"name", request.matrices[index].name}, {"strip_bytes", request.matrices[index].strip_bytes}};
@@ -114,8 +118,7 @@ Json sweep_document(const std::vector<SweepStep>& steps) {
       entry["mode"] = offload_mode_name(step.plan->mode);
       entry["committed_bytes"] = step.plan->committed_bytes;
       entry["cold_bytes"] = step.plan->cold_bytes();
-      for (const Lane lane : kLanes)
-        entry["step_bytes"][std::string(lane_name(lane))] = step.plan->pass_bytes[static_cast<int>(lane)];
+      entry["step_bytes"] = lane_json(step.plan->pass_bytes);
     }
     json["sweep"].push_back(entry);
   }

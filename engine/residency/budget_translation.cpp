@@ -19,7 +19,6 @@ std::uint64_t bytes_off_gpu(const PlanRequest& request, std::int32_t layer_count
 
 std::uint64_t budget_for_cold_bytes(PlanRequest request, std::uint64_t cold_bytes) {
   std::uint64_t lowest = smallest_budget(request);
-  request.mode = request.mode == OffloadMode::off ? OffloadMode::automatic : request.mode;
   PlanRequest resident = request;
   resident.mode = OffloadMode::off;
   std::uint64_t enough = smallest_budget(resident);
