@@ -203,6 +203,9 @@ TEST_CASE("gguf pages dropped by a loader read the same again", "[gguf]") {
   CHECK(file.file_bytes() == std::filesystem::file_size(path));
   CHECK(file.part_paths() == std::vector<std::string>{path.string()});
   const TensorInfo& large = file.require_tensor("large");
+  file.populate_pages(large, 0, large.bytes);
+  file.populate_pages(large, large.bytes, 0);
+  CHECK_THROWS_AS(file.populate_pages(large, 1, large.bytes), Error);
   file.drop_pages(large, 0, large.bytes);
   file.drop_pages(large, 5000, 1);
   file.drop_pages(large, large.bytes, 0);

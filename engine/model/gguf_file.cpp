@@ -119,13 +119,21 @@ const TensorInfo* GgufFile::find_tensor(std::string_view name) const {
                        "download or convert the model in one of those types");
 }
 
+// The mapping that holds the tensor; null where the bytes are the caller's.
+const MappedFile* GgufFile::mapping_of(const TensorInfo& tensor) const {
+  for (const auto& part : parts_)
+    if (tensor.file == part->file) return part->mapping.get();
+  return nullptr;
+}
+
+void GgufFile::populate_pages(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) const {
+  GENAI_EXPECT(begin <= tensor.bytes && count <= tensor.bytes - begin, "range lies outside the tensor");
+  if (const MappedFile* mapping = mapping_of(tensor)) mapping->populate_pages(tensor.file_offset + begin, count);
+}
+
 void GgufFile::drop_pages(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) const {
   GENAI_EXPECT(begin <= tensor.bytes && count <= tensor.bytes - begin, "range lies outside the tensor");
-  for (const auto& part : parts_) {
-    if (part->mapping == nullptr || tensor.file != part->file) continue;
-    part->mapping->drop_pages(tensor.file_offset + begin, count);
-    return;
-  }
+  if (const MappedFile* mapping = mapping_of(tensor)) mapping->drop_pages(tensor.file_offset + begin, count);
 }
 
 void GgufFile::drop_all_pages() const {

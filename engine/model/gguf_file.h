@@ -29,6 +29,7 @@ class GgufFile final : public TensorFile {
   const std::string& path() const override { return parts_.front()->file; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* find_tensor(std::string_view name) const override;
+  void populate_pages(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) const override;
   void drop_pages(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) const override;
   // The same for whole files, so also for metadata, of which the vocabulary is megabytes.
   void drop_all_pages() const;
@@ -45,6 +46,7 @@ class GgufFile final : public TensorFile {
  private:
   void open_other_parts(const std::filesystem::path& first);
   void index_tensors();
+  const MappedFile* mapping_of(const TensorInfo& tensor) const;
 
   std::vector<std::unique_ptr<GgufPart>> parts_;
   std::vector<TensorInfo> tensors_;

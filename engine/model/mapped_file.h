@@ -19,8 +19,10 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Gives the pages that hold [offset, offset + count) back to the system; they are read from the file when needed.
-  // REQUIRES: the range is inside the file.
+  // Both REQUIRE that [offset, offset + count) is inside the file, and are advice.
+  // Reads these pages and maps them, in one call where touching them would fault some thousand times.
+  void populate_pages(std::uint64_t offset, std::uint64_t count) const;
+  // Gives the pages back to the system; they are read from the file when needed.
   void drop_pages(std::uint64_t offset, std::uint64_t count) const;
 
  private:

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "engine/error.h"
-#include "engine/exact_math.h"
 #include "engine/model/file_blocks.h"
 #include "engine/packed_layout.h"
 
@@ -16,140 +15,177 @@ using namespace file;
 constexpr std::uint32_t kLowNibbles = 0x0f0f0f0fu;
 constexpr std::uint32_t kHighNibbles = 0xf0f0f0f0u;
 
-void put_half(std::uint8_t* bytes, const std::uint8_t (&half)[2]) { std::memcpy(bytes, half, 2); }
+// Four words of 16 bytes of a file, or of 16 bytes of a plane.
+using Words = std::uint32_t __attribute__((vector_size(16)));
+
+Words words_at(const std::uint8_t* bytes) {
+  Words words;
+  std::memcpy(&words, bytes, sizeof words);
+  return words;
+}
+void put_words(std::uint8_t* bytes, Words words) { std::memcpy(bytes, &words, sizeof words); }
 void put_word(std::uint8_t* bytes, std::uint32_t word) { std::memcpy(bytes, &word, sizeof word); }
 
-// Bits 0..3 of `nibble` to bits 0, 8, 16 and 24.
-constexpr std::uint32_t one_bit_a_byte(std::uint32_t nibble) { return nibble * 0x00204081u & 0x01010101u; }
+// Bits 4c .. 4c + 3 of `bits` to bits 0, 8, 16 and 24 of word c.
+Words one_bit_a_byte(std::uint16_t bits) {
+  using Halves = std::uint16_t __attribute__((vector_size(16)));
+  constexpr Halves kToTop = {1 << 12, 0, 1 << 8, 0, 1 << 4, 0, 1, 0};  // of a half word; x86-64 has no shift a lane
+  const Halves copies = {bits, bits, bits, bits, bits, bits, bits, bits};
+  const Words nibbles = reinterpret_cast<Words>(copies * kToTop >> 12);
+  return (nibbles | nibbles << 7 | nibbles << 14 | nibbles << 21) & 0x01010101u;
+}
 
-// Where row g lies in the planes of one tile. A tile starts as zeros; its blocks are those of four cells j in a row.
+// Where row g lies in the planes of one tile. A cell is a block of this row, j = 0..3; every function that puts
+// something writes all that the plane has for the row.
 template <DType kDType>
 struct TileRow {
   static constexpr TileLayout kLayout = tile_layout(kDType);
   std::uint8_t* tile;
   int g;
 
-  std::uint8_t* nibbles(int j, int c) const { return tile + 16 * (4 * g + c) + 4 * j; }
-  std::uint8_t* bytes(int j, int h, int c) const { return nibbles(j, c) + 512 * h; }
-  // Bit 4h + j of byte e is bit 4 of weight e of (h, c) in cell j.
-  std::uint8_t* fifth(int c) const { return tile + kLayout.high_bits + 4 * (4 * g + c); }
-  // Bits 2j and 2j + 1 of byte e are bits 4 and 5 of weight e of (h, c) in cell j.
-  std::uint8_t* pairs(int h, int c) const { return tile + kLayout.high_bits + 4 * (2 * (4 * g + c) + h); }
+  // Word c of cell j of a plane of 16-byte groups becomes word j of group c.
+  void put_cells(std::uint8_t* plane, const Words (&cells)[kTileBlocks]) const {
+    std::uint8_t* to = plane + 64 * g;
+    const Words low_01 = __builtin_shufflevector(cells[0], cells[1], 0, 4, 1, 5);
+    const Words high_01 = __builtin_shufflevector(cells[0], cells[1], 2, 6, 3, 7);
+    const Words low_23 = __builtin_shufflevector(cells[2], cells[3], 0, 4, 1, 5);
+    const Words high_23 = __builtin_shufflevector(cells[2], cells[3], 2, 6, 3, 7);
+    put_words(to, __builtin_shufflevector(low_01, low_23, 0, 1, 4, 5));
+    put_words(to + 16, __builtin_shufflevector(low_01, low_23, 2, 3, 6, 7));
+    put_words(to + 32, __builtin_shufflevector(high_01, high_23, 0, 1, 4, 5));
+    put_words(to + 48, __builtin_shufflevector(high_01, high_23, 2, 3, 6, 7));
+  }
+  void put_nibbles(const Words (&cells)[kTileBlocks]) const { put_cells(tile, cells); }
+  // Bit 4h + j of byte e of word c is bit 4 of weight e of (h, c) in cell j.
+  void put_fifth(Words words) const { put_words(tile + kLayout.high_bits + 16 * g, words); }
+  // Bits 2j and 2j + 1 of byte e of word (c, h) are bits 4 and 5 of weight e of (h, c) in cell j.
+  void put_pairs(Words h0, Words h1) const {
+    put_words(tile + kLayout.high_bits + 32 * g, __builtin_shufflevector(h0, h1, 0, 4, 1, 5));
+    put_words(tile + kLayout.high_bits + 32 * g + 16, __builtin_shufflevector(h0, h1, 2, 6, 3, 7));
+  }
   std::uint8_t* block_scale(int j) const { return tile + kLayout.scale + 2 * (4 * g + j); }
   std::uint8_t* block_minimum(int j) const { return tile + kLayout.minimum + 2 * (4 * g + j); }
   std::uint8_t* row_scale() const { return tile + kLayout.scale + 2 * g; }
   std::uint8_t* row_minimum() const { return tile + kLayout.minimum + 2 * g; }
-  std::uint8_t* sub_scale(int j) const { return tile + kLayout.sub_scale + 4 * g + j; }
-  std::uint8_t* sub_min(int j) const { return tile + kLayout.sub_min + 4 * g + j; }
-  std::uint8_t* half_scales(int j) const { return tile + kLayout.sub_scale + 2 * (4 * g + j); }
+  std::uint8_t* sub_scales() const { return tile + kLayout.sub_scale + 4 * g; }
+  std::uint8_t* sub_mins() const { return tile + kLayout.sub_min + 4 * g; }
+  std::uint8_t* half_scales() const { return tile + kLayout.sub_scale + 8 * g; }
 };
 
-// ---- blocks of 32: `from` is the first of `count` that this row of the tile takes, at most four ----
+// ---- blocks of 32: `from` is the first of the four that this row of the tile takes ----
 
 template <DType kDType, class Block>
-void put_nibbles(const TileRow<kDType>& to, const Block* from, int count) {
-  for (int j = 0; j < count; ++j)
-    for (int c = 0; c < 4; ++c) std::memcpy(to.nibbles(j, c), from[j].nibbles + 4 * c, 4);
+void put_nibbles(const TileRow<kDType>& to, const Block* from) {
+  Words cells[kTileBlocks] = {};
+  for (int j = 0; j < kTileBlocks; ++j) cells[j] = words_at(from[j].nibbles);
+  to.put_nibbles(cells);
 }
 
 template <DType kDType, class Block>
-void put_scales(const TileRow<kDType>& to, const Block* from, int count) {
-  for (int j = 0; j < count; ++j) {
-    put_half(to.block_scale(j), from[j].d);
-    if constexpr (TileRow<kDType>::kLayout.minimum >= 0) put_half(to.block_minimum(j), from[j].m);
+void put_scales(const TileRow<kDType>& to, const Block* from) {
+  for (int j = 0; j < kTileBlocks; ++j) {
+    std::memcpy(to.block_scale(j), from[j].d, 2);
+    if constexpr (has_minimum(kDType)) std::memcpy(to.block_minimum(j), from[j].m, 2);
   }
 }
 
 template <DType kDType, class Block>
-void put_fifth(const TileRow<kDType>& to, const Block* from, int count) {
-  std::uint32_t words[4] = {};
-  for (int j = 0; j < count; ++j) {
-    const std::uint32_t fifth = word_at(from[j].fifth);
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h)
-#pragma GCC unroll 4
-      for (int c = 0; c < 4; ++c) words[c] |= one_bit_a_byte(fifth >> (16 * h + 4 * c) & 15u) << (4 * h + j);
+void put_fifth(const TileRow<kDType>& to, const Block* from) {
+  Words words = {};
+  for (int j = 0; j < kTileBlocks; ++j)
+    for (int h = 0; h < 2; ++h) words |= one_bit_a_byte(half_at(from[j].fifth + 2 * h)) << (4 * h + j);
+  to.put_fifth(words);
+}
+
+void pack_row(const TileRow<DType::Q4_0>& to, const BlockQ4_0* from) {
+  put_nibbles(to, from);
+  put_scales(to, from);
+}
+
+void pack_row(const TileRow<DType::Q4_1>& to, const BlockQ4_1* from) {
+  put_nibbles(to, from);
+  put_scales(to, from);
+}
+
+void pack_row(const TileRow<DType::Q5_0>& to, const BlockQ5_0* from) {
+  put_nibbles(to, from);
+  put_fifth(to, from);
+  put_scales(to, from);
+}
+
+void pack_row(const TileRow<DType::Q5_1>& to, const BlockQ5_1* from) {
+  put_nibbles(to, from);
+  put_fifth(to, from);
+  put_scales(to, from);
+}
+
+void pack_row(const TileRow<DType::Q8_0>& to, const BlockQ8_0* from) {
+  for (int h = 0; h < 2; ++h) {
+    Words cells[kTileBlocks] = {};
+    for (int j = 0; j < kTileBlocks; ++j) cells[j] = words_at(from[j].bytes + 16 * h);
+    to.put_cells(to.tile + 512 * h, cells);
   }
-  for (int c = 0; c < 4; ++c) put_word(to.fifth(c), words[c]);
-}
-
-void pack_row(const TileRow<DType::Q4_0>& to, const BlockQ4_0* from, int count) {
-  put_nibbles(to, from, count);
-  put_scales(to, from, count);
-}
-
-void pack_row(const TileRow<DType::Q4_1>& to, const BlockQ4_1* from, int count) {
-  put_nibbles(to, from, count);
-  put_scales(to, from, count);
-}
-
-void pack_row(const TileRow<DType::Q5_0>& to, const BlockQ5_0* from, int count) {
-  put_nibbles(to, from, count);
-  put_fifth(to, from, count);
-  put_scales(to, from, count);
-}
-
-void pack_row(const TileRow<DType::Q5_1>& to, const BlockQ5_1* from, int count) {
-  put_nibbles(to, from, count);
-  put_fifth(to, from, count);
-  put_scales(to, from, count);
-}
-
-void pack_row(const TileRow<DType::Q8_0>& to, const BlockQ8_0* from, int count) {
-  for (int j = 0; j < count; ++j)
-    for (int h = 0; h < 2; ++h)
-      for (int c = 0; c < 4; ++c) std::memcpy(to.bytes(j, h, c), from[j].bytes + 16 * h + 4 * c, 4);
-  put_scales(to, from, count);
+  put_scales(to, from);
 }
 
 // ---- blocks of 256: a row of a tile takes half of one, parts 4 * half .. 4 * half + 3 ----
 
-// Nibbles of one part, which are the low or the high halves of 32 bytes: half the bytes of two words make a word.
+// The nibbles of two parts, which are the low and the high halves of 32 bytes.
+struct PartPair {
+  Words low;
+  Words high;
+};
+PartPair part_pair(const std::uint8_t* from) {
+  const Words h0 = words_at(from);
+  const Words h1 = words_at(from + 16);
+  return {(h0 & kLowNibbles) | (h1 & kLowNibbles) << 4, (h0 >> 4 & kLowNibbles) | (h1 & kHighNibbles)};
+}
+
+// The four scales and minima of PartScales at once.
 template <DType kDType>
-void put_part_nibbles(const TileRow<kDType>& to, int j, const std::uint8_t* from, bool high_half) {
-  for (int c = 0; c < 4; ++c) {
-    const std::uint32_t h0 = word_at(from + 4 * c);
-    const std::uint32_t h1 = word_at(from + 16 + 4 * c);
-    put_word(to.nibbles(j, c),
-             high_half ? (h0 >> 4 & kLowNibbles) | (h1 & kHighNibbles) : (h0 & kLowNibbles) | (h1 & kLowNibbles) << 4);
+void put_part_scales(const TileRow<kDType>& to, const std::uint8_t (&scales)[12], int half) {
+  constexpr std::uint32_t kLowSix = 0x3f3f3f3fu;
+  constexpr std::uint32_t kHighTwo = 0xc0c0c0c0u;
+  const std::uint32_t first = word_at(scales);
+  const std::uint32_t second = word_at(scales + 4);
+  const std::uint32_t third = word_at(scales + 8);
+  if (half == 0) {
+    put_word(to.sub_scales(), first & kLowSix);
+    put_word(to.sub_mins(), second & kLowSix);
+  } else {
+    put_word(to.sub_scales(), (third & kLowNibbles) | (first & kHighTwo) >> 2);
+    put_word(to.sub_mins(), (third >> 4 & kLowNibbles) | (second & kHighTwo) >> 2);
   }
 }
 
 template <DType kDType, class Block>
 void pack_parts(const TileRow<kDType>& to, const Block& from, int half) {
-#pragma GCC unroll 4
-  for (int j = 0; j < kTileBlocks; ++j) {
-    put_part_nibbles(to, j, from.nibbles + 64 * half + 32 * (j / 2), j % 2 != 0);
-    const PartScales scales = part_scales(from.scales, 4 * half + j);
-    *to.sub_scale(j) = scales.scale;
-    *to.sub_min(j) = scales.minimum;
-  }
-  put_half(to.row_scale(), from.d);
-  put_half(to.row_minimum(), from.dmin);
+  const PartPair first = part_pair(from.nibbles + 64 * half);
+  const PartPair second = part_pair(from.nibbles + 64 * half + 32);
+  to.put_nibbles({first.low, first.high, second.low, second.high});
+  put_part_scales(to, from.scales, half);
+  std::memcpy(to.row_scale(), from.d, 2);
+  std::memcpy(to.row_minimum(), from.dmin, 2);
 }
 
 void pack_half(const TileRow<DType::Q4_K>& to, const BlockQ4_K& from, int half) { pack_parts(to, from, half); }
 
 void pack_half(const TileRow<DType::Q5_K>& to, const BlockQ5_K& from, int half) {
   pack_parts(to, from, half);
-  for (int c = 0; c < 4; ++c) {
-    // Bit 4 * half + j of a byte of the file is part j's.
-    const std::uint32_t h0 = word_at(from.fifth + 4 * c) >> (4 * half) & kLowNibbles;
-    const std::uint32_t h1 = word_at(from.fifth + 16 + 4 * c) >> (4 * half) & kLowNibbles;
-    put_word(to.fifth(c), h0 | h1 << 4);
-  }
+  // Bit 4 * half + j of a byte of the file is part j's.
+  const Words h0 = words_at(from.fifth) >> (4 * half) & kLowNibbles;
+  const Words h1 = words_at(from.fifth + 16) >> (4 * half) & kLowNibbles;
+  to.put_fifth(h0 | h1 << 4);
 }
 
 void pack_half(const TileRow<DType::Q6_K>& to, const BlockQ6_K& from, int half) {
-#pragma GCC unroll 4
-  for (int j = 0; j < kTileBlocks; ++j) {
-    put_part_nibbles(to, j, from.nibbles + 64 * half + 32 * (j % 2), j >= 2);
-    std::memcpy(to.half_scales(j), from.scales + 8 * half + 2 * j, 2);
-  }
+  const PartPair first = part_pair(from.nibbles + 64 * half);
+  const PartPair second = part_pair(from.nibbles + 64 * half + 32);
+  to.put_nibbles({first.low, second.low, first.high, second.high});
   // The file has the pairs of parts 0..3 in one byte too.
-  for (int h = 0; h < 2; ++h)
-    for (int c = 0; c < 4; ++c) std::memcpy(to.pairs(h, c), from.pairs + 32 * half + 16 * h + 4 * c, 4);
-  put_half(to.row_scale(), from.d);
+  to.put_pairs(words_at(from.pairs + 32 * half), words_at(from.pairs + 32 * half + 16));
+  std::memcpy(to.half_scales(), from.scales + 8 * half, 8);
+  std::memcpy(to.row_scale(), from.d, 2);
 }
 
 const std::byte* source_row(const PackSource& source, std::int64_t row) {
@@ -165,17 +201,27 @@ void pack_quantized_strip(const PackSource& source, std::int64_t strip, std::uin
   const int row_count = static_cast<int>(std::min<std::int64_t>(kStripRows, source.rows() - strip * kStripRows));
   const std::byte* rows[kStripRows];
   for (int g = 0; g < row_count; ++g) rows[g] = source_row(source, strip * kStripRows + g);
+  // What a tile reads of a row, and how far the same row of the next strip is.
+  constexpr std::int64_t kFileBytes = kLayout.sub_scale >= 0 ? sizeof(Block) / 2 : kTileBlocks * sizeof(Block);
+  const std::int64_t strip_file_bytes = file_row_bytes(source.first) * (source.second ? kStripRows / 2 : kStripRows);
   for (std::int64_t t = 0; t < tile_count; ++t) {
     std::uint8_t* tile = destination + t * kLayout.tile_bytes;
-    std::memset(tile, 0, kLayout.tile_bytes);
+    if (row_count < kStripRows) std::memset(tile, 0, kLayout.tile_bytes);
+    const std::int64_t left = block_count - t * kTileBlocks;
     for (int g = 0; g < row_count; ++g) {
+      const TileRow<kDType> to{tile, g};
       const auto* from = reinterpret_cast<const Block*>(rows[g]);
+      // Eight short streams are too many for the processor to foresee; past the end of the mapping this does nothing.
+      __builtin_prefetch(rows[g] + strip_file_bytes + t * kFileBytes);
+      __builtin_prefetch(rows[g] + strip_file_bytes + t * kFileBytes + 64);
       if constexpr (kLayout.sub_scale >= 0) {
-        pack_half(TileRow<kDType>{tile, g}, from[t / 2], static_cast<int>(t % 2));
+        pack_half(to, from[t / 2], static_cast<int>(t % 2));
+      } else if (left >= kTileBlocks) {
+        pack_row(to, from + t * kTileBlocks);
       } else {
-        const std::int64_t left = block_count - t * kTileBlocks;
-        pack_row(TileRow<kDType>{tile, g}, from + t * kTileBlocks,
-                 static_cast<int>(std::min<std::int64_t>(kTileBlocks, left)));
+        Block padded[kTileBlocks] = {};
+        std::memcpy(padded, from + t * kTileBlocks, static_cast<std::size_t>(left) * sizeof(Block));
+        pack_row(to, padded);
       }
     }
   }
@@ -223,113 +269,6 @@ void pack_strip(const PackSource& source, std::int64_t strip, std::uint8_t* dest
   }
 }
 
-float half_float(const std::uint8_t (&half)[2]) { return half_to_float(half_at(half)); }
-
-// The weights of one file block. These follow the file format weight by weight and share nothing with pack_block, so
-// that each checks the other.
-void widen_block(const BlockQ4_0& block, float* out) {
-  for (int i = 0; i < 32; ++i) {
-    const int n = i < 16 ? block.nibbles[i] & 15 : block.nibbles[i - 16] >> 4;
-    out[i] = half_float(block.d) * static_cast<float>(n - 8);
-  }
-}
-
-void widen_block(const BlockQ4_1& block, float* out) {
-  for (int i = 0; i < 32; ++i) {
-    const int n = i < 16 ? block.nibbles[i] & 15 : block.nibbles[i - 16] >> 4;
-    out[i] = half_float(block.d) * static_cast<float>(n) + half_float(block.m);
-  }
-}
-
-void widen_block(const BlockQ5_0& block, float* out) {
-  for (int i = 0; i < 32; ++i) {
-    const int nibble = i < 16 ? block.nibbles[i] & 15 : block.nibbles[i - 16] >> 4;
-    const int n = nibble | (block.fifth[i / 8] >> (i % 8) & 1) << 4;
-    out[i] = half_float(block.d) * static_cast<float>(n - 16);
-  }
-}
-
-void widen_block(const BlockQ5_1& block, float* out) {
-  for (int i = 0; i < 32; ++i) {
-    const int nibble = i < 16 ? block.nibbles[i] & 15 : block.nibbles[i - 16] >> 4;
-    const int n = nibble | (block.fifth[i / 8] >> (i % 8) & 1) << 4;
-    out[i] = half_float(block.d) * static_cast<float>(n) + half_float(block.m);
-  }
-}
-
-void widen_block(const BlockQ8_0& block, float* out) {
-  for (int i = 0; i < 32; ++i)
-    out[i] = half_float(block.d) * static_cast<float>(static_cast<std::int8_t>(block.bytes[i]));
-}
-
-void widen_block(const BlockQ4_K& block, float* out) {
-  for (int i = 0; i < 256; ++i) {
-    const int part = i / 32;
-    const int byte = block.nibbles[32 * (part / 2) + i % 32];
-    const int n = part % 2 == 0 ? byte & 15 : byte >> 4;
-    const PartScales scales = part_scales(block.scales, part);
-    const float low = half_float(block.dmin) * static_cast<float>(scales.minimum);
-    out[i] = half_float(block.d) * static_cast<float>(scales.scale) * static_cast<float>(n) - low;
-  }
-}
-
-void widen_block(const BlockQ5_K& block, float* out) {
-  for (int i = 0; i < 256; ++i) {
-    const int part = i / 32;
-    const int byte = block.nibbles[32 * (part / 2) + i % 32];
-    const int n = (part % 2 == 0 ? byte & 15 : byte >> 4) | (block.fifth[i % 32] >> part & 1) << 4;
-    const PartScales scales = part_scales(block.scales, part);
-    const float low = half_float(block.dmin) * static_cast<float>(scales.minimum);
-    out[i] = half_float(block.d) * static_cast<float>(scales.scale) * static_cast<float>(n) - low;
-  }
-}
-
-void widen_block(const BlockQ6_K& block, float* out) {
-  for (int i = 0; i < 256; ++i) {
-    const int half = i / 128;
-    const int part = i % 128 / 32;
-    const int byte = block.nibbles[64 * half + 32 * (part % 2) + i % 32];
-    const int n = (part < 2 ? byte & 15 : byte >> 4) | (block.pairs[32 * half + i % 32] >> (2 * part) & 3) << 4;
-    out[i] = half_float(block.d) * static_cast<float>(block.scales[i / 16]) * static_cast<float>(n - 32);
-  }
-}
-
-template <class Block>
-void widen_blocks(const std::byte* row, std::int64_t cols, std::int64_t block_elements, float* out) {
-  const auto* blocks = reinterpret_cast<const Block*>(row);
-  for (std::int64_t b = 0; b < cols / block_elements; ++b) widen_block(blocks[b], out + b * block_elements);
-}
-
-bool nonfinite_half(const std::uint8_t* bytes) { return (half_at(bytes) & 0x7c00u) == 0x7c00u; }
-
-// Where the f16 scales of a block begin, and how many stand there.
-struct ScalePlace {
-  int offset;
-  int count;
-};
-constexpr ScalePlace scale_place(DType dtype) {
-  switch (dtype) {
-    case DType::Q4_1:
-    case DType::Q5_1:
-    case DType::Q4_K:
-    case DType::Q5_K:
-      return {0, 2};
-    case DType::Q6_K:
-      return {208, 1};
-    default:
-      return {0, 1};
-  }
-}
-
-bool nonfinite_block(DType dtype, const std::uint8_t* block) {
-  if (dtype == DType::F32) return (word_at(block) & 0x7f800000u) == 0x7f800000u;
-  if (dtype == DType::BF16) return (half_at(block) & 0x7f80u) == 0x7f80u;
-  const ScalePlace place = scale_place(dtype);
-  for (int i = 0; i < place.count; ++i)
-    if (nonfinite_half(block + place.offset + 2 * i)) return true;
-  return false;
-}
-
 }  // namespace
 
 void pack_strips(const PackSource& source, std::int64_t first_strip, std::int64_t strip_count, std::byte* destination) {
@@ -344,48 +283,6 @@ void pack_strips(const PackSource& source, std::int64_t first_strip, std::int64_
   const std::int64_t bytes_each = strip_bytes(first.dtype, first.cols);
   auto* out = reinterpret_cast<std::uint8_t*>(destination);
   for (std::int64_t i = 0; i < strip_count; ++i) pack_strip(source, first_strip + i, out + i * bytes_each);
-}
-
-void widen_row(const FileMatrix& matrix, std::int64_t row, float* out) {
-  GENAI_EXPECT(row >= 0 && row < matrix.rows, "row outside the matrix");
-  const std::byte* data = matrix.data + row * file_row_bytes(matrix);
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(data);
-  switch (matrix.dtype) {
-    case DType::F32:
-      std::memcpy(out, data, static_cast<std::size_t>(matrix.cols) * sizeof(float));
-      return;
-    case DType::F16:
-      for (std::int64_t i = 0; i < matrix.cols; ++i) out[i] = half_to_float(half_at(bytes + 2 * i));
-      return;
-    case DType::BF16:
-      for (std::int64_t i = 0; i < matrix.cols; ++i) out[i] = bfloat_to_float(half_at(bytes + 2 * i));
-      return;
-    case DType::Q4_0:
-      return widen_blocks<BlockQ4_0>(data, matrix.cols, 32, out);
-    case DType::Q4_1:
-      return widen_blocks<BlockQ4_1>(data, matrix.cols, 32, out);
-    case DType::Q5_0:
-      return widen_blocks<BlockQ5_0>(data, matrix.cols, 32, out);
-    case DType::Q5_1:
-      return widen_blocks<BlockQ5_1>(data, matrix.cols, 32, out);
-    case DType::Q8_0:
-      return widen_blocks<BlockQ8_0>(data, matrix.cols, 32, out);
-    case DType::Q4_K:
-      return widen_blocks<BlockQ4_K>(data, matrix.cols, 256, out);
-    case DType::Q5_K:
-      return widen_blocks<BlockQ5_K>(data, matrix.cols, 256, out);
-    case DType::Q6_K:
-      return widen_blocks<BlockQ6_K>(data, matrix.cols, 256, out);
-  }
-}
-
-std::optional<std::int64_t> find_nonfinite(const FileMatrix& matrix) {
-  const DTypeInfo& info = dtype_info(matrix.dtype);
-  const std::int64_t block_count = matrix.rows * (matrix.cols / info.block_elements);
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(matrix.data);
-  for (std::int64_t b = 0; b < block_count; ++b)
-    if (nonfinite_block(matrix.dtype, bytes + b * info.block_bytes)) return b;
-  return std::nullopt;
 }
 
 }  // namespace genai

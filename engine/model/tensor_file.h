@@ -37,8 +37,10 @@ class TensorFile {
   // Null if the file has no such tensor. Throws ModelFileError if it has one of a type that this build cannot read, so
   // such a tensor is an error only for a model that needs it.
   virtual const TensorInfo* find_tensor(std::string_view name) const = 0;
-  // `count` bytes of the tensor from `begin` have been used: takes their whole pages out of this process's memory.
-  // Reading them again stays correct and costs a read of the file.
+  // `count` bytes of the tensor from `begin` will be used now: maps their pages in one call. Advice.
+  virtual void populate_pages(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) const = 0;
+  // They have been used: takes their whole pages out of this process's memory. Reading them again stays correct and
+  // costs a read of the file.
   virtual void drop_pages(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) const = 0;
 
   // Throws ModelFileError if there is none.

@@ -16,7 +16,7 @@
 namespace genai {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;
 
 FileMatrix file_matrix(const TensorInfo& tensor) {
   const std::int64_t rows = tensor.shape.size() > 1 ? static_cast<std::int64_t>(tensor.shape[1]) : 1;
@@ -34,7 +34,8 @@ struct Piece {
   Sources sources;
   std::int64_t first_strip;
   std::int64_t strip_count;
-  DevicePtr<std::byte> destination;
+  MemoryRange* range;
+  DevicePtr<std::byte> destination;  // in `range`
   std::int64_t size_bytes;
 };
 
@@ -44,26 +45,26 @@ PackSource pack_source(const Sources& sources) {
   return source;
 }
 
-std::vector<Piece> cut(const WeightMap& map, const TensorFile& file, DevicePtr<std::byte> resident_base,
-                       DevicePtr<std::byte> cold_base) {
+std::vector<Piece> cut(const WeightMap& map, const TensorFile& file, MemoryRange& resident, MemoryRange& cold) {
   std::vector<Piece> pieces;
   for (const PlacedTensor& placed : map.tensors) {
     const Sources sources{&file.require_tensor(placed.name),
                           placed.interleaved_name.empty() ? nullptr : &file.require_tensor(placed.interleaved_name)};
     if (!placed.packed) {
-      pieces.push_back({sources, 0, 0, weight_address(placed, Lane::resident, resident_base),
+      pieces.push_back({sources, 0, 0, &resident, weight_address(placed, Lane::resident, resident.base()),
                         static_cast<std::int64_t>(placed.size_bytes)});
       continue;
     }
     const std::int64_t one_strip = strip_bytes(placed.dtype, placed.cols);
     const std::int64_t at_once = std::max<std::int64_t>(1, kPieceBytes / one_strip);
     for (const Lane lane : {Lane::resident, Lane::ring, Lane::zero_copy, Lane::host}) {
-      const DevicePtr<std::byte> begin =
-          weight_address(placed, lane, lane == Lane::resident ? resident_base : cold_base);
+      MemoryRange& range = lane == Lane::resident ? resident : cold;
+      const DevicePtr<std::byte> begin = weight_address(placed, lane, range.base());
       const std::int64_t first = placed.plan.first_strip(lane);
       for (std::int64_t done = 0; done < placed.plan.of(lane); done += at_once) {
         const std::int64_t count = std::min(at_once, placed.plan.of(lane) - done);
-        pieces.push_back({sources, first + done, count, begin.byte_offset(done * one_strip), count * one_strip});
+        pieces.push_back(
+            {sources, first + done, count, &range, begin.byte_offset(done * one_strip), count * one_strip});
       }
     }
   }
@@ -78,21 +79,22 @@ void fill(const Piece& piece, std::byte* destination) {
   }
 }
 
-// Drops the mapped pages of the rows that a piece has read.
-void drop_source(const Piece& piece, const TensorFile& file) {
-  const auto drop = [&](const TensorInfo& tensor, std::int64_t first_row, std::int64_t row_count) {
+// Calls visit(tensor, first byte, byte count) for what a piece reads.
+template <class Visit>
+void for_each_source(const Piece& piece, const Visit& visit) {
+  const auto visit_rows = [&](const TensorInfo& tensor, std::int64_t first_row, std::int64_t row_count) {
     const FileMatrix matrix = file_matrix(tensor);
     const std::int64_t last_row = std::min(matrix.rows, first_row + row_count);
     if (first_row >= last_row) return;
     const std::int64_t row_bytes = file_row_bytes(matrix);
-    file.drop_pages(tensor, static_cast<std::uint64_t>(first_row * row_bytes),
-                    static_cast<std::uint64_t>((last_row - first_row) * row_bytes));
+    visit(tensor, static_cast<std::uint64_t>(first_row * row_bytes),
+          static_cast<std::uint64_t>((last_row - first_row) * row_bytes));
   };
   const std::int64_t first_row = piece.first_strip * kStripRows;
   const std::int64_t row_count = std::max<std::int64_t>(1, piece.strip_count * kStripRows);
-  if (piece.sources.second == nullptr) return drop(*piece.sources.first, first_row, row_count);
-  drop(*piece.sources.first, first_row / 2, row_count / 2);
-  drop(*piece.sources.second, first_row / 2, row_count / 2);
+  if (piece.sources.second == nullptr) return visit_rows(*piece.sources.first, first_row, row_count);
+  visit_rows(*piece.sources.first, first_row / 2, row_count / 2);
+  visit_rows(*piece.sources.second, first_row / 2, row_count / 2);
 }
 
 std::uint64_t file_bytes_of(const WeightMap& map, const TensorFile& file) {
@@ -103,6 +105,24 @@ std::uint64_t file_bytes_of(const WeightMap& map, const TensorFile& file) {
   }
   return bytes;
 }
+
+// Backs the place of a piece when its turn comes: the system clears pages for one worker while others pack.
+class Places {
+ public:
+  explicit Places(ResidencyArena& arena) : arena_(arena) {}
+
+  // The piece's place as the host sees it; null where the host cannot write.
+  std::byte* prepare(const Piece& piece) {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t offset = piece.destination.address() - piece.range->base().address();
+    piece.range->commit(static_cast<std::size_t>(offset), static_cast<std::size_t>(piece.size_bytes));
+    return arena_.memory().host_view(piece.destination);
+  }
+
+ private:
+  ResidencyArena& arena_;
+  std::mutex mutex_;
+};
 
 // Two page-locked slots of one worker: one is filled while the other travels.
 class StagingSlots {
@@ -138,10 +158,11 @@ WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& de
                         MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
                         const LoadProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  resident.commit(0, map.resident_bytes);
-  cold.commit(0, map.cold_bytes);
-  const std::vector<Piece> pieces = cut(map, file, resident.base(), cold.base());
-  const bool through_staging = arena.memory().host_view(resident.base()) == nullptr;
+  const std::vector<Piece> pieces = cut(map, file, resident, cold);
+  Places places(arena);
+  const auto first_resident =
+      std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.range == &resident; });
+  const bool through_staging = first_resident != pieces.end() && places.prepare(*first_resident) == nullptr;
 
   std::int64_t slot_bytes = 0;
   for (const Piece& piece : pieces) slot_bytes = std::max(slot_bytes, round_up(piece.size_bytes, 256));
@@ -170,12 +191,18 @@ WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& de
         const std::size_t index = next_piece.fetch_add(1, std::memory_order_relaxed);
         if (index >= pieces.size()) break;
         const Piece& piece = pieces[index];
-        if (std::byte* final_place = arena.memory().host_view(piece.destination)) {
+        std::byte* const final_place = places.prepare(piece);
+        for_each_source(piece, [&](const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) {
+          file.populate_pages(tensor, begin, count);
+        });
+        if (final_place != nullptr) {
           fill(piece, final_place);
         } else {
           slots->send(stream, mutex, piece.destination, piece.size_bytes, [&](std::byte* slot) { fill(piece, slot); });
         }
-        drop_source(piece, file);
+        for_each_source(piece, [&](const TensorInfo& tensor, std::uint64_t begin, std::uint64_t count) {
+          file.drop_pages(tensor, begin, count);
+        });
         done_bytes.fetch_add(static_cast<std::uint64_t>(piece.size_bytes), std::memory_order_relaxed);
         if (reports && progress) progress(done_bytes.load(std::memory_order_relaxed));
       }
@@ -193,6 +220,8 @@ WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& de
   }
   stream.synchronize();
   if (failure != nullptr) std::rethrow_exception(failure);
+  resident.commit(0, map.resident_bytes);  // what lies between pieces
+  cold.commit(0, map.cold_bytes);
   if (progress) progress(map.total_bytes);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   return {.file_bytes = file_bytes_of(map, file), .seconds = taken.count()};
