@@ -136,7 +136,7 @@ TEST_CASE("without a capacity the machine's memory is reported", "[host_memory]"
   REQUIRE(info.free_bytes.value() <= info.total_bytes.value());
 }
 
-TEST_CASE("a granule has memory from its first mapping to its destruction, mapped or not", "[host_memory]") {
+TEST_CASE("a granule has memory from its first touch to its destruction, mapped or not", "[host_memory]") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GENAI_SKIP("a sanitizer needs memory of its own");
 #endif
@@ -153,6 +153,8 @@ TEST_CASE("a granule has memory from its first mapping to its destruction, mappe
   for (GranuleId& granule : granules) granule = memory.create(Placement::device).value();
   REQUIRE(taken() < kNoiseBytes);
   for (std::size_t slot = 0; slot < kCount; ++slot) memory.map(slot_of(range, slot), granules[slot]);
+  REQUIRE(taken() < kNoiseBytes);
+  std::memset(memory.host_view(range), 1, kAllBytes);
   REQUIRE(taken() > kAllBytes - kNoiseBytes);
   for (std::size_t slot = 0; slot < kCount; ++slot) memory.unmap(slot_of(range, slot));
   REQUIRE(taken() > kAllBytes - kNoiseBytes);

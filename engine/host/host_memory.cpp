@@ -19,9 +19,6 @@ namespace {
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 // /proc is read once for so many created bytes.
 constexpr std::uint64_t kRoomCheckBytes = std::uint64_t{16} << 20;
-#ifndef MADV_POPULATE_WRITE
-constexpr int MADV_POPULATE_WRITE = 23;
-#endif
 #ifndef MREMAP_DONTUNMAP
 constexpr int MREMAP_DONTUNMAP = 4;
 #endif
@@ -140,16 +137,14 @@ std::optional<GranuleId> HostMemory::create(Placement placement) {
   return GranuleId{id};
 }
 
-// Memory at `address`, all of it present: exhaustion is an answer now and no signal on first touch.
+// Memory at `address`. The system clears a page when it is touched first, so those who fill memory side by side clear
+// it side by side; that there is enough was asked before (machine_has_room).
 bool HostMemory::map_memory(std::uint64_t address) {
   if (mmap(pointer(address), granule_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
       MAP_FAILED)
     return false;
   // Advice: refused where the kernel is built without huge pages, and then small ones do.
   if (granule_bytes_ >= kHugePageBytes) madvise(pointer(address), granule_bytes_, MADV_HUGEPAGE);
-  if (madvise(pointer(address), granule_bytes_, MADV_POPULATE_WRITE) == 0) return true;
-  if (errno != EINVAL) return false;
-  std::memset(pointer(address), 0, granule_bytes_);  // Linux before 5.14
   return true;
 }
 

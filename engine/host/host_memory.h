@@ -23,7 +23,8 @@ struct HostMemoryOptions {
 
 // Invariants:
 // M1 The bytes of a granule are at one address at any time: its slot, or a parking place of its own while it is mapped
-//    nowhere. Before it is mapped for the first time it has none, is promised (room is kept for it), and is all zeros.
+//    nowhere. Before it is mapped for the first time it has none, is promised (room is kept for it), and is all zeros;
+//    the system finds pages for it when they are touched.
 // M2 Granules mapped for the first time side by side become one kernel mapping, of which a process may have about
 //    65,000. A granule that was moved stays a mapping of its own.
 // M3 Every slot of a reserved range is either the mapping of exactly one living granule or has no access rights, also

@@ -106,7 +106,7 @@ std::uint64_t file_bytes_of(const WeightMap& map, const TensorFile& file) {
   return bytes;
 }
 
-// Backs the place of a piece when its turn comes: the system clears pages for one worker while others pack.
+// Backs the place of a piece when its turn comes, so that nothing waits for all memory before the first byte is packed.
 class Places {
  public:
   explicit Places(ResidencyArena& arena) : arena_(arena) {}
