@@ -17,6 +17,7 @@ constexpr std::string_view kRunExamples =
   genai -m model.gguf -f prompt.txt --temp 0.8 --seed 7
   echo "2 + 2 =" | genai run -m model.gguf -p - -n 8 --stop "\n" -e
   genai -m model.gguf -p "Hello" --device cpu -t 4 --report json 2>report.json
+  genai -m model.gguf --batch-file prompts.jsonl -np 8 --json >results.json
 )";
 constexpr std::string_view kTokenizeExamples =
     R"(  genai tokenize -m model.gguf -p "Hello world!"
@@ -29,7 +30,7 @@ constexpr std::string_view kInspectExamples =
 )";
 constexpr std::string_view kRunNotes =
     R"(
-stdout carries the generated text and nothing else. Every flag --some-flag has a twin GENAI_SOME_FLAG in the
+stdout carries the generated text and nothing else; between two texts stands a line with the character U+001E. Every flag --some-flag has a twin GENAI_SOME_FLAG in the
 environment; the flag beats it. GENAI_ISA=scalar, avx2, avx512 or amx chooses the processor's instructions: same bits.
 
 Exit codes: 0 ok, 1 failure, 2 usage, 3 bad model file, 4 device, 5 does not fit the budget, 6 prompt longer than the

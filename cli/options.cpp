@@ -15,6 +15,7 @@ namespace {
 constexpr std::int64_t kMostContext = std::int64_t{1} << 27;
 constexpr std::int64_t kMostPassRows = 65536;
 constexpr std::int64_t kMostThreads = 4096;
+constexpr std::int64_t kMostParallel = 16;
 constexpr std::int64_t kDefaultPassRows = 512;
 constexpr std::int64_t kDefaultBatch = 2048;
 
@@ -36,30 +37,37 @@ std::string model_path(const RawCommandLine& line) {
   return require_path(*model);
 }
 
-// Of two sources, a flag puts a variable aside; two flags (or two variables) contradict each other.
+struct PromptValue {
+  Flag flag;
+  const RawValue* value;
+};
+
+// Of several sources, a flag puts variables aside; two flags (or two variables) contradict each other.
+PromptValue prompt_value(const RawCommandLine& line) {
+  std::vector<PromptValue> given;
+  for (const Flag flag : {Flag::prompt, Flag::file, Flag::batch_file})
+    if (const RawValue* value = line.find(flag)) given.push_back({flag, value});
+  const auto is_variable = [](const PromptValue& each) { return each.value->from_environment; };
+  if (!std::all_of(given.begin(), given.end(), is_variable)) std::erase_if(given, is_variable);
+  if (given.empty())
+    throw UsageError("no prompt is given", "give one with -p \"...\", from a file with -f FILE, from stdin with -p -");
+  if (given.size() > 1)
+    throw UsageError(fmt::format("{} and {} both give a prompt", given[0].value->origin, given[1].value->origin),
+                     "leave one of them out");
+  return given.front();
+}
+
 PromptOptions prompt_options(const RawCommandLine& line) {
-  const RawValue* text = line.find(Flag::prompt);
-  const RawValue* file = line.find(Flag::file);
-  if (text != nullptr && file != nullptr) {
-    if (text->from_environment == file->from_environment)
-      throw UsageError(fmt::format("{} and {} both give a prompt", text->origin, file->origin),
-                       "leave one of them out");
-    if (text->from_environment)
-      text = nullptr;
-    else
-      file = nullptr;
-  }
+  const auto [flag, value] = prompt_value(line);
   PromptOptions options;
   options.parse_special = choose_switch(line, Flag::parse_special, Flag::no_parse_special, true);
-  if (file != nullptr) {
-    options.source = PromptOptions::Source::file;
-    options.text = require_path(*file);
-  } else if (text == nullptr) {
-    throw UsageError("no prompt is given", "give one with -p \"...\", from a file with -f FILE, from stdin with -p -");
-  } else if (text->text == "-") {
+  if (flag != Flag::file && value->text == "-") {
     options.source = PromptOptions::Source::standard_input;
+  } else if (flag != Flag::prompt) {
+    options.source = PromptOptions::Source::file;
+    options.text = require_path(*value);
   } else {
-    options.text = is_switched_on(line, Flag::escape) ? replace_escapes(*text) : text->text;
+    options.text = is_switched_on(line, Flag::escape) ? replace_escapes(*value) : value->text;
   }
   return options;
 }
@@ -198,6 +206,8 @@ PlacementOptions placement(const RawCommandLine& line, const Environment& enviro
   if ((options.gpu_layers || options.cpu_offload_bytes) && options.offload == OffloadMode::off)
     throw UsageError("--weight-offload off leaves no weights in host memory", "leave it out, or give a --gpu-budget");
   options.cache_type = cache_type(line);
+  if (const RawValue* value = line.find(Flag::parallel))
+    options.parallel = static_cast<std::int32_t>(parse_integer(*value, 1, kMostParallel));
   return options;
 }
 
@@ -221,18 +231,21 @@ RunOptions make_run_options(const RawCommandLine& line, const Environment& envir
   RunOptions options;
   options.model_path = model_path(line);
   options.prompt = prompt_options(line);
+  options.is_batch_file = prompt_value(line).flag == Flag::batch_file;
+  options.escapes = is_switched_on(line, Flag::escape);
   options.force_pre_tokenizer = is_switched_on(line, Flag::force);
   if (const RawValue* value = line.find(Flag::predict))
-    options.max_tokens = static_cast<std::int32_t>(parse_integer(*value, -1, kMostContext));
-  options.seed = seed(line);
-  options.sampler = sampler_settings(line, warnings);
-  options.stops = stops(line);
+    options.row.max_tokens = static_cast<std::int32_t>(parse_integer(*value, -1, RowSettings::kMostTokens));
+  options.row.seed = seed(line);
+  options.row.sampler = sampler_settings(line, warnings);
+  options.row.stops = stops(line);
   options.ignore_end = is_switched_on(line, Flag::ignore_eos);
   options.placement = placement(line, environment);
   options.graph = choose_switch(line, Flag::cuda_graph, Flag::no_cuda_graph, true);
   options.check = is_switched_on(line, Flag::check);
   options.show_special = is_switched_on(line, Flag::special);
   options.dump_prompt = is_switched_on(line, Flag::dump_prompt);
+  options.json = is_switched_on(line, Flag::json);
   options.report = report_form(line);
   if (const RawValue* value = line.find(Flag::report_file)) options.report_file = require_path(*value);
   return options;

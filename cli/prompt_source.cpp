@@ -54,9 +54,9 @@ std::string read_file(const std::string& path) {
   // Not blocking, so that a pipe without a writer is seen as such instead of waited for.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.number() < 0)
-    reject(path, std::strerror(errno), errno == ENOENT ? "check the path given with -f" : "check its permissions");
+    reject(path, std::strerror(errno), errno == ENOENT ? "check the path" : "check its permissions");
   struct stat status {};
-  if (::fstat(file.number(), &status) != 0) reject(path, std::strerror(errno), "check the path given with -f");
+  if (::fstat(file.number(), &status) != 0) reject(path, std::strerror(errno), "check the path");
   if (S_ISDIR(status.st_mode)) reject(path, "it is a folder", "name a file in it");
   std::string text = read_all(file.number(), path);
   if (text.empty() && S_ISFIFO(status.st_mode))

@@ -168,6 +168,7 @@ std::int32_t Batch::launch_step() {
   for (std::int32_t spare = 0; spare < spare_rows; ++spare)
     step_rows_.push_back(
         {.token = 0, .position = 0, .sequence = spare_slots[static_cast<std::size_t>(spare)], .reserved = 0});
+  counters_.step_rows += static_cast<std::uint64_t>(row_count);
   step_.run(step_rows_, counters_);
   return row_count;
 }

@@ -14,6 +14,7 @@ struct DecodeCounters {
   std::uint64_t generated_tokens = 0;
   std::uint64_t prefill_passes = 0;
   std::uint64_t decode_steps = 0;
+  std::uint64_t step_rows = 0;  // tokens taken on by all steps together
 
   std::uint64_t captures = 0;     // graphs recorded
   std::uint64_t replays = 0;      // graphs launched

@@ -42,6 +42,7 @@ class DecodeLoop {
 
   // Of the last call of generate or generate_all.
   const DecodeCounters& counters() const { return counters_; }
+  std::size_t captured_widths() const { return step_.captured_widths(); }
 
  private:
   Model& model_;

@@ -57,6 +57,9 @@ class DecodeStep {
   void require_finite(const RowResult& result);
   std::span<const float> read_logits(std::int32_t first_row, std::int32_t row_count);
 
+  // Graphs that there are, one a width.
+  std::size_t captured_widths() const { return captured_.size(); }
+
  private:
   struct CapturedStep {
     std::unique_ptr<Graph> graph;
