@@ -47,6 +47,18 @@ constexpr std::string_view kPerplexityExamples =
   genai perplexity -m model-Q4_0.gguf -f text.txt --reference model-F32.gguf
 )";
 
+constexpr std::string_view kVerifyExamples =
+    R"(  genai run -m model.gguf -p "Once upon a time" -n 64 --report-file report.json
+  genai verify report.json
+  genai verify report.json --gpu-budget 300MiB --weight-offload zerocopy
+)";
+constexpr std::string_view kVerifyNotes =
+    R"(
+Prompt and settings are the report's; flags say what is different: device, memory, threads, width of passes. Exit codes
+are those of genai run, and 0: all agrees, 1: something differs, 2: the report cannot be replayed (damaged, of another
+model or arithmetic).
+)";
+
 std::string_view examples(Verb verb) {
   switch (verb) {
     case Verb::run:
@@ -59,6 +71,8 @@ std::string_view examples(Verb verb) {
       return kPlanExamples;
     case Verb::perplexity:
       return kPerplexityExamples;
+    case Verb::verify:
+      return kVerifyExamples;
   }
   return "";
 }
@@ -96,8 +110,9 @@ std::string flag_help(const FlagSpec& spec) {
 
 std::string help_text(Verb verb) {
   std::string text = fmt::format("genai {} - {}\n\n", verb_name(verb), verb_summary(verb));
-  text += verb == Verb::run ? "genai [run] -m FILE -p TEXT [flags]\n"
-                            : fmt::format("genai {} -m FILE [flags]\n", verb_name(verb));
+  text += verb == Verb::run      ? "genai [run] -m FILE -p TEXT [flags]\n"
+          : verb == Verb::verify ? "genai verify REPORT.json [flags]\n"
+                                 : fmt::format("genai {} -m FILE [flags]\n", verb_name(verb));
   if (verb == Verb::run) {
     text += "\nVerbs (genai VERB --help says more)\n";
     for (const Verb each : kVerbs)
@@ -114,6 +129,7 @@ std::string help_text(Verb verb) {
   }
   text += fmt::format("\nExamples\n{}", examples(verb));
   if (verb == Verb::run) text += kRunNotes;
+  if (verb == Verb::verify) text += kVerifyNotes;
   return text;
 }
 

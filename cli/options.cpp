@@ -15,7 +15,6 @@ namespace {
 constexpr std::int64_t kMostContext = std::int64_t{1} << 27;
 constexpr std::int64_t kMostPassRows = 65536;
 constexpr std::int64_t kMostThreads = 4096;
-constexpr std::int64_t kMostParallel = 16;
 constexpr std::int64_t kDefaultPassRows = 512;
 constexpr std::int64_t kDefaultBatch = 2048;
 
@@ -72,8 +71,7 @@ PromptOptions prompt_options(const RawCommandLine& line) {
   return options;
 }
 
-DeviceRequest device_request(const RawCommandLine& line, const Environment& environment) {
-  DeviceRequest request;
+DeviceRequest device_request(const RawCommandLine& line, const Environment& environment, DeviceRequest request) {
   if (const RawValue* device = line.find(Flag::device)) {
     if (device->text.starts_with("cuda:")) {
       const RawValue ordinal{device->text.substr(5), device->origin + " cuda:", device->from_environment};
@@ -185,12 +183,13 @@ void put_budget_sources(const RawCommandLine& line, PlacementOptions& options) {
   options.cpu_offload_bytes = static_cast<std::uint64_t>(gib * kGiB);
 }
 
-PlacementOptions placement(const RawCommandLine& line, const Environment& environment) {
-  PlacementOptions options;
+// What no flag says stays as it is in `options`.
+PlacementOptions placement(const RawCommandLine& line, const Environment& environment, PlacementOptions options = {}) {
   if (const RawValue* value = line.find(Flag::ctx_size))
     options.context = static_cast<std::int32_t>(parse_integer(*value, 0, kMostContext));
-  options.pass_rows = pass_rows(line);
-  options.device = device_request(line, environment);
+  if (line.find(Flag::ubatch_size) != nullptr || line.find(Flag::batch_size) != nullptr)
+    options.pass_rows = pass_rows(line);
+  options.device = device_request(line, environment, options.device);
   if (const RawValue* value = line.find(Flag::gpu_budget))
     options.budget = parse_memory_limit(value->text, value->origin);
   put_budget_sources(line, options);
@@ -205,9 +204,10 @@ PlacementOptions placement(const RawCommandLine& line, const Environment& enviro
     throw UsageError("--cold and --weight-offload off contradict each other", "leave one of the two out");
   if ((options.gpu_layers || options.cpu_offload_bytes) && options.offload == OffloadMode::off)
     throw UsageError("--weight-offload off leaves no weights in host memory", "leave it out, or give a --gpu-budget");
-  options.cache_type = cache_type(line);
+  if (line.find(Flag::cache_type_k) != nullptr || line.find(Flag::cache_type_v) != nullptr)
+    options.cache_type = cache_type(line);
   if (const RawValue* value = line.find(Flag::parallel))
-    options.parallel = static_cast<std::int32_t>(parse_integer(*value, 1, kMostParallel));
+    options.parallel = static_cast<std::int32_t>(parse_integer(*value, 1, PlacementOptions::kMostParallel));
   return options;
 }
 
@@ -270,6 +270,37 @@ PlanOptions make_plan_options(const RawCommandLine& line, const Environment& env
   }
   options.placement = placement(without_sweep, environment);
   return options;
+}
+
+ReplayOverrides::ReplayOverrides(const RawCommandLine& line, const Environment& environment)
+    : line_(line), environment_(environment) {
+  applied_to({});
+  graph(true);
+}
+
+PlacementOptions ReplayOverrides::applied_to(PlacementOptions options) const {
+  const auto is_given = [this](Flag flag) { return line_.find(flag) != nullptr; };
+  // Another budget, other names and another device put aside what the report says of them.
+  if (is_given(Flag::gpu_budget) || is_given(Flag::gpu_layers) || is_given(Flag::cpu_offload_gb)) options.budget = {};
+  const RawValue* offload = line_.find(Flag::weight_offload);
+  if (is_given(Flag::cold) || (offload != nullptr && offload->text == "off")) options.cold.clear();
+  if (is_given(Flag::device)) options.device = {};
+  return placement(line_, environment_, std::move(options));
+}
+
+bool ReplayOverrides::graph(bool otherwise) const {
+  return choose_switch(line_, Flag::cuda_graph, Flag::no_cuda_graph, otherwise);
+}
+
+VerifyOptions make_verify_options(const RawCommandLine& line, const Environment& environment) {
+  if (line.positional.empty())
+    throw UsageError("no report is given", "name a file that genai run --report-file has written: genai verify FILE");
+  // A model in the environment is meant for other verbs: the report names its own.
+  const RawValue* model = line.find(Flag::model);
+  return {.report_path = line.positional.front(),
+          .model_path = model == nullptr || model->from_environment ? "" : require_path(*model),
+          .overrides = ReplayOverrides(line, environment),
+          .json = is_switched_on(line, Flag::json)};
 }
 
 PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment) {

@@ -37,6 +37,7 @@ struct PlacementOptions {
   OffloadMode offload = OffloadMode::automatic;
   std::vector<std::string> cold;  // parts of names of matrices that must not be resident
   CacheType cache_type = CacheType::f16;
+  static constexpr std::int32_t kMostParallel = 16;
   std::int32_t parallel = 1;  // texts generated at once, each with a sequence of the cache
 };
 
@@ -98,11 +99,33 @@ struct PerplexityOptions {
   bool json = false;
 };
 
+// What a replay does otherwise than its report says: the flags that are there, whose meaning needs the rest.
+class ReplayOverrides {
+ public:
+  ReplayOverrides() = default;
+  // Throws UsageError, as do the others.
+  ReplayOverrides(const RawCommandLine& line, const Environment& environment);
+  PlacementOptions applied_to(PlacementOptions placement) const;
+  bool graph(bool otherwise) const;
+
+ private:
+  RawCommandLine line_;
+  Environment environment_;
+};
+
+struct VerifyOptions {
+  std::string report_path;
+  std::string model_path;  // empty: the report's
+  ReplayOverrides overrides;
+  bool json = false;
+};
+
 // All of these throw UsageError. Something that is allowed but does nothing is added to `warnings`.
 LogLevel make_log_level(const RawCommandLine& line);
 RunOptions make_run_options(const RawCommandLine& line, const Environment& environment,
                             std::vector<std::string>& warnings);
 PlanOptions make_plan_options(const RawCommandLine& line, const Environment& environment);
+VerifyOptions make_verify_options(const RawCommandLine& line, const Environment& environment);
 PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment);
 TokenizeOptions make_tokenize_options(const RawCommandLine& line);
 InspectOptions make_inspect_options(const RawCommandLine& line);

@@ -152,6 +152,7 @@ std::string report_json(const Report& report, ReportDetail detail) {
     put_steps(json, report.texts.front(), detail);
   else
     for (const Report::Text& text : report.texts) json["rows"].push_back(text_json(text, detail));
+  if (!report.replay.empty() && detail == ReportDetail::steps) json["replay"] = Json::parse(report.replay);
   put(json, "rss_peak_bytes", report.rss_peak_bytes);
   put(json, "huge_page_bytes", report.huge_page_bytes);
   // Paths are bytes of any kind; JSON is not.

@@ -83,6 +83,7 @@ struct Report {
   std::uint64_t prompt_hash = 0;
   std::uint64_t output_hash = 0;
   std::optional<std::uint64_t> logits_hash;
+  std::string replay;  // what was asked for (replay.h), as JSON; empty: not said
   std::optional<std::uint64_t> rss_peak_bytes;
   std::optional<std::uint64_t> huge_page_bytes;
 };
@@ -93,7 +94,7 @@ double percentile(const std::vector<double>& values, double share);
 // How much of what grows with the text is in the JSON.
 enum class ReportDetail {
   run,    // totals
-  steps,  // and a value for each step
+  steps,  // and a value for each step, and what was asked for
 };
 
 // One line, no line break.

@@ -11,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/ordered_texts.h"
 #include "cli/prompt_source.h"
+#include "cli/replay.h"
 #include "cli/report_file.h"
 #include "cli/run_report.h"
 #include "cli/session.h"
@@ -152,8 +153,9 @@ int run(const RunOptions& options, Output& output, Console& console) {
   }
   console.end_progress();
 
-  const Report report =
-      run_report.collect(requests, results, options.json ? collected.output_hash() : ordered.output_hash());
+  Report report = run_report.collect(requests, results, options.json ? collected.output_hash() : ordered.output_hash());
+  report.replay =
+      replay_json(make_replay(options, session, requests)).dump(-1, ' ', false, Json::error_handler_t::replace);
   if (options.json) output.write(json_document(report, collected.texts()));
   if (output.is_terminal() && output.is_inside_line() && console.is_terminal()) console.end_line();
   print_report(report, options, report_file, console);
