@@ -30,8 +30,9 @@ constexpr std::string_view kInspectExamples =
 )";
 constexpr std::string_view kRunNotes =
     R"(
-stdout carries the generated text and nothing else; between two texts stands a line with the character U+001E. Every flag --some-flag has a twin GENAI_SOME_FLAG in the
-environment; the flag beats it. GENAI_ISA=scalar, avx2, avx512 or amx chooses the processor's instructions: same bits.
+stdout carries the generated text and nothing else; between two texts stands a line with the character U+001E alone.
+Every flag --some-flag has a twin GENAI_SOME_FLAG in the environment; the flag beats it. GENAI_ISA=scalar, avx2, avx512
+or amx chooses the processor's instructions: same bits.
 
 Exit codes: 0 ok, 1 failure, 2 usage, 3 bad model file, 4 device, 5 does not fit the budget, 6 prompt longer than the
 context, 130 interrupted.
