@@ -36,10 +36,11 @@ std::optional<Verb> find_verb(std::string_view name) {
   std::vector<std::string> names;
   for (const Verb verb : kVerbs) names.emplace_back(verb_name(verb));
   const std::optional<std::string> meant = closest_name(word, names);
-  throw UsageError(fmt::format("'{}' is neither a verb nor a flag", word),
-                   meant ? fmt::format("did you mean {}?", *meant)
-                         : "verbs are run, plan, perplexity, inspect and tokenize; a model is given with -m, a prompt "
-                           "with -p \"...\"");
+  throw UsageError(
+      fmt::format("'{}' is neither a verb nor a flag", word),
+      meant ? fmt::format("did you mean {}?", *meant)
+            : "verbs are run, verify, plan, perplexity, inspect and tokenize; a model is given with -m, a prompt "
+              "with -p \"...\"");
 }
 
 [[noreturn]] void reject_flag(Verb verb, const std::string& typed) {
@@ -208,8 +209,9 @@ RawCommandLine read_command_line(const std::vector<std::string>& arguments, cons
   SortedWords sorted = sort_words(line.verb, words);
   parse_flags(line, std::move(sorted.flags));
   line.positional = std::move(sorted.loose);
-  // `genai inspect FILE` is natural; any other loose word is a slip, such as a prompt without quotes.
-  const std::size_t allowed = line.verb == Verb::inspect ? 1 : 0;
+  // `genai inspect FILE` and `genai verify FILE` are natural; any other loose word is a slip, such as a prompt without
+  // quotes.
+  const std::size_t allowed = line.verb == Verb::inspect || line.verb == Verb::verify ? 1 : 0;
   if (line.positional.size() > allowed)
     throw UsageError(fmt::format("'{}' belongs to no flag", line.positional[allowed]),
                      "a text with spaces needs quotes: -p \"two words\"");

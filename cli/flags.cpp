@@ -12,7 +12,9 @@ constexpr std::uint8_t kPlan = static_cast<std::uint8_t>(Verb::plan);
 constexpr std::uint8_t kPerplexity = static_cast<std::uint8_t>(Verb::perplexity);
 constexpr std::uint8_t kText = kRun | kTokenize | kPerplexity;
 constexpr std::uint8_t kModel = kRun | kPlan | kPerplexity;  // verbs that place a model on a device
-constexpr std::uint8_t kAll = kModel | kTokenize | kInspect;
+constexpr std::uint8_t kVerify = static_cast<std::uint8_t>(Verb::verify);
+constexpr std::uint8_t kPlace = kModel | kVerify;  // a replay may be placed otherwise, but asks for the same
+constexpr std::uint8_t kAll = kPlace | kTokenize | kInspect;
 
 std::vector<FlagSpec> make_table() {
   using enum FlagKind;
@@ -36,13 +38,22 @@ std::vector<FlagSpec> make_table() {
        kText,
        input,
        "a file with the prompt, taken byte for byte, a last newline included"},
+      {Flag::batch_file,
+       value,
+       {"--batch-file"},
+       "FILE",
+       kRun,
+       input,
+       "many prompts, one a line: plain text, or JSONL with settings of each (prompt, max_tokens, temperature, seed, "
+       "stop, ...); - reads stdin; one text each, in this order"},
       {Flag::escape,
        toggle,
        {"-e", "--escape"},
        "",
        kText,
        input,
-       "read \\n, \\t, \\r, \\\\, \\\", \\' and \\xHH in -p and --stop as the bytes they stand for"},
+       "read \\n, \\t, \\r, \\\\, \\\", \\' and \\xHH in -p, --stop and a file of one prompt a line as the bytes they "
+       "stand for"},
       {Flag::no_parse_special,
        toggle,
        {"--no-parse-special", "--no-special-parse"},
@@ -151,56 +162,64 @@ std::vector<FlagSpec> make_table() {
        value,
        {"--device"},
        "NAME",
-       kModel,
+       kPlace,
        machine,
        "auto, cpu, cuda or cuda:N (default auto: a GPU where there is one)"},
       {Flag::threads,
        value,
        {"-t", "--threads"},
        "N",
-       kModel,
+       kPlace,
        machine,
        "processor threads (default: the cores that this process may use)"},
       {Flag::ubatch_size,
        value,
        {"-ub", "--ubatch-size"},
        "N",
-       kModel,
+       kPlace,
        machine,
        "prompt tokens in one pass over the weights; changes no bit of the result (default 512)"},
       {Flag::batch_size,
        value,
        {"-b", "--batch-size"},
        "N",
-       kModel,
+       kPlace,
        machine,
        "upper limit of -ub, as in llama.cpp (default 2048)"},
+      {Flag::parallel,
+       value,
+       {"-np", "--parallel"},
+       "N",
+       kRun | kPlan | kVerify,
+       machine,
+       "texts that share each pass over the weights, 1 to 16 (default 1): prompts of --batch-file, or the one prompt N "
+       "times, with seeds s, s+1, ..."},
       {Flag::gpu_budget,
        value,
        {"--gpu-budget", "--vram-limit"},
        "SIZE",
-       kModel,
+       kPlace,
        machine,
        "most device memory ever in use: 6GiB, 300MiB, 60% of all there is, or auto: what is free, less a reserve"},
       {Flag::gpu_layers,
        value,
        {"-ngl", "--gpu-layers", "--n-gpu-layers"},
        "N",
-       kModel,
+       kPlace,
        machine,
        "a budget for as many weights as the last N layers have, or all; the output counts as a layer, as in llama.cpp"},
       {Flag::cpu_offload_gb,
        value,
        {"--cpu-offload-gb"},
        "GIB",
-       kModel,
+       kPlace,
        machine,
        "a budget that leaves at most so many GiB of weights in host memory, as in vLLM"},
       {Flag::weight_offload,
        value,
        {"--weight-offload"},
        "MODE",
-       kModel,
+       kPlace,
        machine,
        "where the weights go that the budget has no room for: auto (default), off (nowhere: exit 5), stream (copied "
        "ahead), zerocopy (read over the link), host (host cores), split (stream and host at once); same bytes"},
@@ -208,7 +227,7 @@ std::vector<FlagSpec> make_table() {
        repeated,
        {"--cold"},
        "NAME",
-       kModel,
+       kPlace,
        machine,
        "keep matrices whose name contains this out of device memory, whatever the budget; may be given several times"},
       {Flag::cache_type_k,
@@ -229,10 +248,16 @@ std::vector<FlagSpec> make_table() {
        toggle,
        {"--cuda-graph"},
        "",
-       kRun,
+       kRun | kVerify,
        machine,
        "record a step once and replay it (this is the default, on the host too)"},
-      {Flag::no_cuda_graph, toggle, {"--no-cuda-graph"}, "", kRun, machine, "make the calls of each step one by one"},
+      {Flag::no_cuda_graph,
+       toggle,
+       {"--no-cuda-graph"},
+       "",
+       kRun | kVerify,
+       machine,
+       "make the calls of each step one by one"},
       {Flag::check,
        toggle,
        {"--check"},
@@ -258,7 +283,7 @@ std::vector<FlagSpec> make_table() {
        generation,
        "another model with the same vocabulary (its F32 form, say): report the KL divergence from it"},
       {Flag::ids, toggle, {"--ids"}, "", kTokenize, printing, "only the ids, on one line: [1, 2, 3]"},
-      {Flag::json, toggle, {"--json"}, "", kTokenize | kInspect | kPlan | kPerplexity, printing, "one JSON document"},
+      {Flag::json, toggle, {"--json"}, "", kAll, printing, "one JSON document on stdout"},
       {Flag::report,
        value,
        {"--report"},
@@ -300,6 +325,8 @@ std::string_view verb_name(Verb verb) {
       return "plan";
     case Verb::perplexity:
       return "perplexity";
+    case Verb::verify:
+      return "verify";
   }
   return "";
 }
@@ -314,6 +341,8 @@ std::string_view verb_summary(Verb verb) {
       return "show what is in a model file, and check it";
     case Verb::plan:
       return "show which rows of a model would live where under a budget";
+    case Verb::verify:
+      return "run again what a report says, and compare every hash";
     case Verb::perplexity:
       return "measure how well a model predicts a text";
   }

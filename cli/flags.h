@@ -9,8 +9,8 @@
 
 namespace genai::cli {
 
-enum class Verb : std::uint8_t { run = 1, tokenize = 2, inspect = 4, plan = 8, perplexity = 16 };
-inline constexpr Verb kVerbs[] = {Verb::run, Verb::plan, Verb::perplexity, Verb::inspect, Verb::tokenize};
+enum class Verb : std::uint8_t { run = 1, tokenize = 2, inspect = 4, plan = 8, perplexity = 16, verify = 32 };
+inline constexpr Verb kVerbs[] = {Verb::run, Verb::verify, Verb::plan, Verb::perplexity, Verb::inspect, Verb::tokenize};
 std::string_view verb_name(Verb verb);
 std::string_view verb_summary(Verb verb);
 
@@ -18,12 +18,14 @@ enum class Flag : std::uint8_t {
   model,
   prompt,
   file,
+  batch_file,
   escape,
   parse_special,
   no_parse_special,
   force,
   predict,
   ctx_size,
+  parallel,
   batch_size,
   ubatch_size,
   ignore_eos,

@@ -17,6 +17,7 @@ constexpr std::string_view kRunExamples =
   genai -m model.gguf -f prompt.txt --temp 0.8 --seed 7
   echo "2 + 2 =" | genai run -m model.gguf -p - -n 8 --stop "\n" -e
   genai -m model.gguf -p "Hello" --device cpu -t 4 --report json 2>report.json
+  genai -m model.gguf --batch-file prompts.jsonl -np 8 --json >results.json
 )";
 constexpr std::string_view kTokenizeExamples =
     R"(  genai tokenize -m model.gguf -p "Hello world!"
@@ -29,8 +30,9 @@ constexpr std::string_view kInspectExamples =
 )";
 constexpr std::string_view kRunNotes =
     R"(
-stdout carries the generated text and nothing else. Every flag --some-flag has a twin GENAI_SOME_FLAG in the
-environment; the flag beats it. GENAI_ISA=scalar, avx2, avx512 or amx chooses the processor's instructions: same bits.
+stdout carries the generated text and nothing else; between two texts stands a line with the character U+001E alone.
+Every flag --some-flag has a twin GENAI_SOME_FLAG in the environment; the flag beats it. GENAI_ISA=scalar, avx2, avx512
+or amx chooses the processor's instructions: same bits.
 
 Exit codes: 0 ok, 1 failure, 2 usage, 3 bad model file, 4 device, 5 does not fit the budget, 6 prompt longer than the
 context, 130 interrupted.
@@ -46,6 +48,18 @@ constexpr std::string_view kPerplexityExamples =
   genai perplexity -m model-Q4_0.gguf -f text.txt --reference model-F32.gguf
 )";
 
+constexpr std::string_view kVerifyExamples =
+    R"(  genai run -m model.gguf -p "Once upon a time" -n 64 --report-file report.json
+  genai verify report.json
+  genai verify report.json --gpu-budget 300MiB --weight-offload zerocopy
+)";
+constexpr std::string_view kVerifyNotes =
+    R"(
+Prompt and settings are the report's; flags say what is different: device, memory, threads, width of passes. Exit codes
+are those of genai run, and 0: all agrees, 1: something differs, 2: the report cannot be replayed (damaged, of another
+model or arithmetic).
+)";
+
 std::string_view examples(Verb verb) {
   switch (verb) {
     case Verb::run:
@@ -58,6 +72,8 @@ std::string_view examples(Verb verb) {
       return kPlanExamples;
     case Verb::perplexity:
       return kPerplexityExamples;
+    case Verb::verify:
+      return kVerifyExamples;
   }
   return "";
 }
@@ -95,8 +111,9 @@ std::string flag_help(const FlagSpec& spec) {
 
 std::string help_text(Verb verb) {
   std::string text = fmt::format("genai {} - {}\n\n", verb_name(verb), verb_summary(verb));
-  text += verb == Verb::run ? "genai [run] -m FILE -p TEXT [flags]\n"
-                            : fmt::format("genai {} -m FILE [flags]\n", verb_name(verb));
+  text += verb == Verb::run      ? "genai [run] -m FILE -p TEXT [flags]\n"
+          : verb == Verb::verify ? "genai verify REPORT.json [flags]\n"
+                                 : fmt::format("genai {} -m FILE [flags]\n", verb_name(verb));
   if (verb == Verb::run) {
     text += "\nVerbs (genai VERB --help says more)\n";
     for (const Verb each : kVerbs)
@@ -113,6 +130,7 @@ std::string help_text(Verb verb) {
   }
   text += fmt::format("\nExamples\n{}", examples(verb));
   if (verb == Verb::run) text += kRunNotes;
+  if (verb == Verb::verify) text += kVerifyNotes;
   return text;
 }
 

@@ -18,6 +18,7 @@
 #include "cli/plan.h"
 #include "cli/run.h"
 #include "cli/tokenize.h"
+#include "cli/verify.h"
 #include "engine/error.h"
 #include "tokenizer/vocabulary.h"
 
@@ -55,6 +56,11 @@ int run_verb(const RawCommandLine& line, const Environment& environment, Output&
       const PerplexityOptions options = make_perplexity_options(line, environment);
       for (const std::string& warning : warnings) console.warn(warning);
       return perplexity(options, output, console);
+    }
+    case Verb::verify: {
+      const VerifyOptions options = make_verify_options(line, environment);
+      for (const std::string& warning : warnings) console.warn(warning);
+      return verify(options, output, console);
     }
     case Verb::inspect: {
       const InspectOptions options = make_inspect_options(line);

@@ -36,36 +36,42 @@ std::string model_path(const RawCommandLine& line) {
   return require_path(*model);
 }
 
-// Of two sources, a flag puts a variable aside; two flags (or two variables) contradict each other.
+struct PromptValue {
+  Flag flag;
+  const RawValue* value;
+};
+
+// Of several sources, a flag puts variables aside; two flags (or two variables) contradict each other.
+PromptValue prompt_value(const RawCommandLine& line) {
+  std::vector<PromptValue> given;
+  for (const Flag flag : {Flag::prompt, Flag::file, Flag::batch_file})
+    if (const RawValue* value = line.find(flag)) given.push_back({flag, value});
+  const auto is_variable = [](const PromptValue& each) { return each.value->from_environment; };
+  if (!std::all_of(given.begin(), given.end(), is_variable)) std::erase_if(given, is_variable);
+  if (given.empty())
+    throw UsageError("no prompt is given", "give one with -p \"...\", from a file with -f FILE, from stdin with -p -");
+  if (given.size() > 1)
+    throw UsageError(fmt::format("{} and {} both give a prompt", given[0].value->origin, given[1].value->origin),
+                     "leave one of them out");
+  return given.front();
+}
+
 PromptOptions prompt_options(const RawCommandLine& line) {
-  const RawValue* text = line.find(Flag::prompt);
-  const RawValue* file = line.find(Flag::file);
-  if (text != nullptr && file != nullptr) {
-    if (text->from_environment == file->from_environment)
-      throw UsageError(fmt::format("{} and {} both give a prompt", text->origin, file->origin),
-                       "leave one of them out");
-    if (text->from_environment)
-      text = nullptr;
-    else
-      file = nullptr;
-  }
+  const auto [flag, value] = prompt_value(line);
   PromptOptions options;
   options.parse_special = choose_switch(line, Flag::parse_special, Flag::no_parse_special, true);
-  if (file != nullptr) {
-    options.source = PromptOptions::Source::file;
-    options.text = require_path(*file);
-  } else if (text == nullptr) {
-    throw UsageError("no prompt is given", "give one with -p \"...\", from a file with -f FILE, from stdin with -p -");
-  } else if (text->text == "-") {
+  if (flag != Flag::file && value->text == "-") {
     options.source = PromptOptions::Source::standard_input;
+  } else if (flag != Flag::prompt) {
+    options.source = PromptOptions::Source::file;
+    options.text = require_path(*value);
   } else {
-    options.text = is_switched_on(line, Flag::escape) ? replace_escapes(*text) : text->text;
+    options.text = is_switched_on(line, Flag::escape) ? replace_escapes(*value) : value->text;
   }
   return options;
 }
 
-DeviceRequest device_request(const RawCommandLine& line, const Environment& environment) {
-  DeviceRequest request;
+DeviceRequest device_request(const RawCommandLine& line, const Environment& environment, DeviceRequest request) {
   if (const RawValue* device = line.find(Flag::device)) {
     if (device->text.starts_with("cuda:")) {
       const RawValue ordinal{device->text.substr(5), device->origin + " cuda:", device->from_environment};
@@ -177,12 +183,13 @@ void put_budget_sources(const RawCommandLine& line, PlacementOptions& options) {
   options.cpu_offload_bytes = static_cast<std::uint64_t>(gib * kGiB);
 }
 
-PlacementOptions placement(const RawCommandLine& line, const Environment& environment) {
-  PlacementOptions options;
+// What no flag says stays as it is in `options`.
+PlacementOptions placement(const RawCommandLine& line, const Environment& environment, PlacementOptions options = {}) {
   if (const RawValue* value = line.find(Flag::ctx_size))
     options.context = static_cast<std::int32_t>(parse_integer(*value, 0, kMostContext));
-  options.pass_rows = pass_rows(line);
-  options.device = device_request(line, environment);
+  if (line.find(Flag::ubatch_size) != nullptr || line.find(Flag::batch_size) != nullptr)
+    options.pass_rows = pass_rows(line);
+  options.device = device_request(line, environment, options.device);
   if (const RawValue* value = line.find(Flag::gpu_budget))
     options.budget = parse_memory_limit(value->text, value->origin);
   put_budget_sources(line, options);
@@ -197,7 +204,10 @@ PlacementOptions placement(const RawCommandLine& line, const Environment& enviro
     throw UsageError("--cold and --weight-offload off contradict each other", "leave one of the two out");
   if ((options.gpu_layers || options.cpu_offload_bytes) && options.offload == OffloadMode::off)
     throw UsageError("--weight-offload off leaves no weights in host memory", "leave it out, or give a --gpu-budget");
-  options.cache_type = cache_type(line);
+  if (line.find(Flag::cache_type_k) != nullptr || line.find(Flag::cache_type_v) != nullptr)
+    options.cache_type = cache_type(line);
+  if (const RawValue* value = line.find(Flag::parallel))
+    options.parallel = static_cast<std::int32_t>(parse_integer(*value, 1, PlacementOptions::kMostParallel));
   return options;
 }
 
@@ -221,18 +231,21 @@ RunOptions make_run_options(const RawCommandLine& line, const Environment& envir
   RunOptions options;
   options.model_path = model_path(line);
   options.prompt = prompt_options(line);
+  options.is_batch_file = prompt_value(line).flag == Flag::batch_file;
+  options.escapes = is_switched_on(line, Flag::escape);
   options.force_pre_tokenizer = is_switched_on(line, Flag::force);
   if (const RawValue* value = line.find(Flag::predict))
-    options.max_tokens = static_cast<std::int32_t>(parse_integer(*value, -1, kMostContext));
-  options.seed = seed(line);
-  options.sampler = sampler_settings(line, warnings);
-  options.stops = stops(line);
+    options.row.max_tokens = static_cast<std::int32_t>(parse_integer(*value, -1, RowSettings::kMostTokens));
+  options.row.seed = seed(line);
+  options.row.sampler = sampler_settings(line, warnings);
+  options.row.stops = stops(line);
   options.ignore_end = is_switched_on(line, Flag::ignore_eos);
   options.placement = placement(line, environment);
   options.graph = choose_switch(line, Flag::cuda_graph, Flag::no_cuda_graph, true);
   options.check = is_switched_on(line, Flag::check);
   options.show_special = is_switched_on(line, Flag::special);
   options.dump_prompt = is_switched_on(line, Flag::dump_prompt);
+  options.json = is_switched_on(line, Flag::json);
   options.report = report_form(line);
   if (const RawValue* value = line.find(Flag::report_file)) options.report_file = require_path(*value);
   return options;
@@ -257,6 +270,37 @@ PlanOptions make_plan_options(const RawCommandLine& line, const Environment& env
   }
   options.placement = placement(without_sweep, environment);
   return options;
+}
+
+ReplayOverrides::ReplayOverrides(const RawCommandLine& line, const Environment& environment)
+    : line_(line), environment_(environment) {
+  applied_to({});
+  graph(true);
+}
+
+PlacementOptions ReplayOverrides::applied_to(PlacementOptions options) const {
+  const auto is_given = [this](Flag flag) { return line_.find(flag) != nullptr; };
+  // Another budget, other names and another device put aside what the report says of them.
+  if (is_given(Flag::gpu_budget) || is_given(Flag::gpu_layers) || is_given(Flag::cpu_offload_gb)) options.budget = {};
+  const RawValue* offload = line_.find(Flag::weight_offload);
+  if (is_given(Flag::cold) || (offload != nullptr && offload->text == "off")) options.cold.clear();
+  if (is_given(Flag::device)) options.device = {};
+  return placement(line_, environment_, std::move(options));
+}
+
+bool ReplayOverrides::graph(bool otherwise) const {
+  return choose_switch(line_, Flag::cuda_graph, Flag::no_cuda_graph, otherwise);
+}
+
+VerifyOptions make_verify_options(const RawCommandLine& line, const Environment& environment) {
+  if (line.positional.empty())
+    throw UsageError("no report is given", "name a file that genai run --report-file has written: genai verify FILE");
+  // A model in the environment is meant for other verbs: the report names its own.
+  const RawValue* model = line.find(Flag::model);
+  return {.report_path = line.positional.front(),
+          .model_path = model == nullptr || model->from_environment ? "" : require_path(*model),
+          .overrides = ReplayOverrides(line, environment),
+          .json = is_switched_on(line, Flag::json)};
 }
 
 PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment) {

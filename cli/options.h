@@ -9,7 +9,7 @@
 #include "cli/byte_size.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
-#include "engine/decode/sampler.h"
+#include "cli/row_settings.h"
 #include "engine/device/kernels.h"
 #include "engine/open_device.h"
 #include "engine/residency/residency_plan.h"
@@ -37,17 +37,18 @@ struct PlacementOptions {
   OffloadMode offload = OffloadMode::automatic;
   std::vector<std::string> cold;  // parts of names of matrices that must not be resident
   CacheType cache_type = CacheType::f16;
+  static constexpr std::int32_t kMostParallel = 16;
+  std::int32_t parallel = 1;  // texts generated at once, each with a sequence of the cache
 };
 
 struct RunOptions {
   std::string model_path;
   PromptOptions prompt;
+  bool is_batch_file = false;  // the prompt's source has many prompts (batch_file.h)
+  bool escapes = false;        // to replace in its plain lines
   bool force_pre_tokenizer = false;
 
-  std::int32_t max_tokens = -1;
-  std::optional<std::uint64_t> seed;  // nothing: a random one
-  SamplerSettings sampler;            // but for the seed
-  std::vector<std::string> stops;
+  RowSettings row;  // of every text, but for what a line of a batch file says
   bool ignore_end = false;
 
   PlacementOptions placement;
@@ -56,6 +57,7 @@ struct RunOptions {
 
   bool show_special = false;
   bool dump_prompt = false;
+  bool json = false;
   ReportForm report = ReportForm::automatic;
   std::string report_file;  // empty: none
 };
@@ -97,11 +99,33 @@ struct PerplexityOptions {
   bool json = false;
 };
 
+// What a replay does otherwise than its report says: the flags that are there, whose meaning needs the rest.
+class ReplayOverrides {
+ public:
+  ReplayOverrides() = default;
+  // Throws UsageError, as do the others.
+  ReplayOverrides(const RawCommandLine& line, const Environment& environment);
+  PlacementOptions applied_to(PlacementOptions placement) const;
+  bool graph(bool otherwise) const;
+
+ private:
+  RawCommandLine line_;
+  Environment environment_;
+};
+
+struct VerifyOptions {
+  std::string report_path;
+  std::string model_path;  // empty: the report's
+  ReplayOverrides overrides;
+  bool json = false;
+};
+
 // All of these throw UsageError. Something that is allowed but does nothing is added to `warnings`.
 LogLevel make_log_level(const RawCommandLine& line);
 RunOptions make_run_options(const RawCommandLine& line, const Environment& environment,
                             std::vector<std::string>& warnings);
 PlanOptions make_plan_options(const RawCommandLine& line, const Environment& environment);
+VerifyOptions make_verify_options(const RawCommandLine& line, const Environment& environment);
 PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment);
 TokenizeOptions make_tokenize_options(const RawCommandLine& line);
 InspectOptions make_inspect_options(const RawCommandLine& line);

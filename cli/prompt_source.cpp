@@ -29,7 +29,7 @@ class Descriptor {
 };
 
 [[noreturn]] void reject(const std::string& name, const std::string& why, const std::string& hint) {
-  throw UsageError(fmt::format("cannot read the prompt from {}: {}", name, why), hint);
+  throw UsageError(fmt::format("cannot read {}: {}", name, why), hint);
 }
 
 std::string read_all(int descriptor, const std::string& name) {
@@ -50,13 +50,15 @@ std::string read_all(int descriptor, const std::string& name) {
   }
 }
 
-std::string read_file(const std::string& path) {
+}  // namespace
+
+std::string read_text_file(const std::string& path) {
   // Not blocking, so that a pipe without a writer is seen as such instead of waited for.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.number() < 0)
-    reject(path, std::strerror(errno), errno == ENOENT ? "check the path given with -f" : "check its permissions");
+    reject(path, std::strerror(errno), errno == ENOENT ? "check the path" : "check its permissions");
   struct stat status {};
-  if (::fstat(file.number(), &status) != 0) reject(path, std::strerror(errno), "check the path given with -f");
+  if (::fstat(file.number(), &status) != 0) reject(path, std::strerror(errno), "check the path");
   if (S_ISDIR(status.st_mode)) reject(path, "it is a folder", "name a file in it");
   std::string text = read_all(file.number(), path);
   if (text.empty() && S_ISFIFO(status.st_mode))
@@ -64,14 +66,12 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-}  // namespace
-
 std::string read_prompt(const PromptOptions& options) {
   switch (options.source) {
     case PromptOptions::Source::text:
       return options.text;
     case PromptOptions::Source::file:
-      return read_file(options.text);
+      return read_text_file(options.text);
     case PromptOptions::Source::standard_input:
       return read_all(STDIN_FILENO, "stdin");
   }

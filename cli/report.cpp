@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "cli/byte_size.h"
 #include "cli/content_hash.h"
@@ -36,8 +35,7 @@ std::optional<double> load_rate(const Report& report) {
 }
 
 std::optional<double> decode_rate(const Report& report) {
-  const std::vector<double>& times = report.inter_token_seconds;
-  return rate(static_cast<double>(times.size()), std::accumulate(times.begin(), times.end(), 0.0));
+  return rate(static_cast<double>(report.inter_token_seconds.size()), report.decode_seconds);
 }
 
 std::optional<double> prefill_rate(const Report& report) {
@@ -45,12 +43,13 @@ std::optional<double> prefill_rate(const Report& report) {
 }
 
 void put_traffic(Json& json, const Report::Traffic& traffic) {
+  json["decode_steps"] = traffic.steps;
   json["floor_bytes_per_step"] = traffic.floor_bytes_per_step;
   const double floor_bytes = static_cast<double>(traffic.floor_bytes_per_step) * static_cast<double>(traffic.steps);
   if (floor_bytes > 0.0)
     json["traffic_over_floor"] = static_cast<double>(traffic.htod_bytes + traffic.zero_copy_bytes) / floor_bytes;
   json["htod_bytes"] = traffic.htod_bytes;
-  json["htod_bytes_per_token"] = traffic.htod_bytes / traffic.steps;
+  json["htod_bytes_per_token"] = traffic.htod_bytes / traffic.step_rows;
   json["zero_copy_bytes"] = traffic.zero_copy_bytes;
   json["host_computed_bytes"] = traffic.host_computed_bytes;
   json["page_ins"] = traffic.page_ins;
@@ -73,6 +72,27 @@ void put_times(Json& json, const Report& report) {
                             {"max", milliseconds(sorted.back())}};
   if (const double median = percentile(sorted, 0.50); median > 0.0)
     json["weight_gbps"] = rounded(static_cast<double>(report.step_weight_bytes) / median / 1e9);
+}
+
+void put_ending(Json& json, const Report::Text& text) {
+  json["seed"] = text.seed;
+  json["finish_reason"] = text.finish_reason;
+}
+
+void put_steps(Json& json, const Report::Text& text, ReportDetail detail) {
+  if (!text.logits_hash || detail != ReportDetail::steps) return;
+  Json& hashes = json["step_logits_hashes"] = Json::array();
+  for (const std::uint64_t hash : text.step_logits_hashes) hashes.push_back(hash_text(hash));
+}
+
+Json text_json(const Report::Text& text, ReportDetail detail) {
+  Json json = {{"prompt_tokens", text.prompt_tokens}, {"generated_tokens", text.generated_tokens}};
+  put_ending(json, text);
+  json["prompt_hash"] = hash_text(text.prompt_hash);
+  json["output_hash"] = hash_text(text.output_hash);
+  if (text.logits_hash) json["logits_hash"] = hash_text(*text.logits_hash);
+  put_steps(json, text, detail);
+  return json;
 }
 
 }  // namespace
@@ -124,20 +144,22 @@ std::string report_json(const Report& report, ReportDetail detail) {
   json["prompt_tokens"] = report.prompt_tokens;
   json["generated_tokens"] = report.generated_tokens;
   put_times(json, report);
-  json["seed"] = report.seed;
-  json["finish_reason"] = report.finish_reason;
+  if (report.texts.size() == 1) put_ending(json, report.texts.front());
   json["prompt_hash"] = hash_text(report.prompt_hash);
   json["output_hash"] = hash_text(report.output_hash);
   if (report.logits_hash) json["logits_hash"] = hash_text(*report.logits_hash);
-  if (report.logits_hash && detail == ReportDetail::steps) {
-    Json& hashes = json["step_logits_hashes"] = Json::array();
-    for (const std::uint64_t hash : report.step_logits_hashes) hashes.push_back(hash_text(hash));
-  }
+  if (report.texts.size() == 1)
+    put_steps(json, report.texts.front(), detail);
+  else
+    for (const Report::Text& text : report.texts) json["rows"].push_back(text_json(text, detail));
+  if (!report.replay.empty() && detail == ReportDetail::steps) json["replay"] = Json::parse(report.replay);
   put(json, "rss_peak_bytes", report.rss_peak_bytes);
   put(json, "huge_page_bytes", report.huge_page_bytes);
   // Paths are bytes of any kind; JSON is not.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
+
+std::string text_report_json(const Report::Text& text) { return text_json(text, ReportDetail::run).dump(); }
 
 std::string report_summary(const Report& report) {
   std::string line = fmt::format("[{} tokens", report.generated_tokens);
@@ -155,7 +177,9 @@ std::string report_summary(const Report& report) {
   // On a GPU the threads only load and sample.
   if (!report.sm_count && !report.threads_reason.empty()) line += fmt::format(", {}", report.threads_reason);
   if (report.logits_hash) line += fmt::format(" | logits {}", hash_text(*report.logits_hash));
-  return line + fmt::format(" | seed {} | {}]", report.seed, report.finish_reason);
+  if (report.texts.size() == 1)
+    return line + fmt::format(" | seed {} | {}]", report.texts.front().seed, report.texts.front().finish_reason);
+  return line + fmt::format(" | {} texts, {} at once]", report.texts.size(), report.batch);
 }
 
 }  // namespace genai::cli

@@ -39,6 +39,7 @@ struct Report {
   // Of the steps of decoding; empty where there was none.
   struct Traffic {
     std::uint64_t steps = 0;
+    std::uint64_t step_rows = 0;  // tokens taken on by all steps together
     std::uint64_t htod_bytes = 0;
     std::uint64_t page_ins = 0;
     std::uint64_t evictions = 0;
@@ -62,15 +63,27 @@ struct Report {
   std::uint64_t load_file_bytes = 0;  // of weights, read in load_weights_seconds
   double load_weights_seconds = 0.0;
   std::optional<double> prefill_seconds;
+  std::optional<double> decode_seconds;  // in which the tokens behind the gaps came
   std::optional<double> time_to_first_token_seconds;
   std::vector<double> inter_token_seconds;
 
-  std::uint64_t seed = 0;
-  std::string finish_reason;
+  // One text, or one of several.
+  struct Text {
+    std::uint64_t prompt_tokens = 0;
+    std::uint64_t generated_tokens = 0;
+    std::uint64_t seed = 0;
+    std::string finish_reason;
+    std::uint64_t prompt_hash = 0;
+    std::uint64_t output_hash = 0;
+    std::optional<std::uint64_t> logits_hash;  // empty: no logits were computed
+    std::vector<std::uint64_t> step_logits_hashes;
+  };
+  std::vector<Text> texts;  // in the order of the prompts
+  // Of all texts together.
   std::uint64_t prompt_hash = 0;
   std::uint64_t output_hash = 0;
-  std::optional<std::uint64_t> logits_hash;  // empty: no logits were computed
-  std::vector<std::uint64_t> step_logits_hashes;
+  std::optional<std::uint64_t> logits_hash;
+  std::string replay;  // what was asked for (replay.h), as JSON; empty: not said
   std::optional<std::uint64_t> rss_peak_bytes;
   std::optional<std::uint64_t> huge_page_bytes;
 };
@@ -81,11 +94,13 @@ double percentile(const std::vector<double>& values, double share);
 // How much of what grows with the text is in the JSON.
 enum class ReportDetail {
   run,    // totals
-  steps,  // and a value for each step
+  steps,  // and a value for each step, and what was asked for
 };
 
 // One line, no line break.
 std::string report_json(const Report& report, ReportDetail detail);
+// One of the texts, with the names that the fields have in the report of a single one.
+std::string text_report_json(const Report::Text& text);
 std::string report_summary(const Report& report);
 
 }  // namespace genai::cli

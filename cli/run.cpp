@@ -4,17 +4,25 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <random>
 
+#include "cli/batch_file.h"
 #include "cli/interrupt.h"
+#include "cli/ordered_texts.h"
 #include "cli/prompt_source.h"
+#include "cli/replay.h"
 #include "cli/report_file.h"
 #include "cli/run_report.h"
 #include "cli/session.h"
-#include "cli/text_writer.h"
+#include "cli/text_requests.h"
+#include "cli/version.h"
+#include "engine/error.h"
 
 namespace genai::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 SessionOptions session_options(const RunOptions& options, Console& console) {
   SessionOptions session;
@@ -37,24 +45,53 @@ void print_warnings(const Session& session, std::size_t& printed, Console& conso
 // Thirty-two bits: a number that can be read in any JSON and typed again.
 std::uint64_t random_seed() { return std::random_device{}(); }
 
-// A stop text that is a special token has no visible text that could be matched: it ends the text as a token.
-std::vector<std::int32_t> special_stop_ids(const Tokenizer& tokenizer, const std::vector<std::string>& stops) {
-  std::vector<std::int32_t> ids;
-  for (const std::string& stop : stops) {
-    const std::optional<std::int32_t> id = tokenizer.find_token(stop);
-    if (id && tokenizer.token_type(*id) == TokenType::kControl) ids.push_back(*id);
+// The lines of a batch file, or one prompt as many times as texts are generated at once, with seeds that count up.
+std::vector<PromptRow> read_rows(const RunOptions& options, Console& console) {
+  const std::string text = read_prompt(options.prompt);
+  if (options.is_batch_file) {
+    std::vector<std::string> warnings;
+    const bool is_stdin = options.prompt.source == PromptOptions::Source::standard_input;
+    const BatchFile file{
+        .name = is_stdin ? "stdin" : options.prompt.text, .text = text, .replace_escapes = options.escapes};
+    std::vector<PromptRow> rows = read_batch_file(file, options.row, warnings);
+    for (const std::string& warning : warnings) console.warn(warning);
+    for (PromptRow& row : rows)
+      if (!row.settings.seed) row.settings.seed = random_seed();
+    return rows;
   }
-  return ids;
+  const std::uint64_t seed = options.row.seed ? *options.row.seed : random_seed();
+  std::vector<PromptRow> rows(static_cast<std::size_t>(options.placement.parallel),
+                              {.prompt = text, .settings = options.row, .origin = {}});
+  for (std::size_t row = 0; row < rows.size(); ++row) rows[row].settings.seed = seed + row;
+  return rows;
 }
 
-std::string finish_reason(const Generation& generation, const TextWriter& writer, const Output& output,
-                          const std::vector<std::int32_t>& stop_ids) {
-  if (output.reader_gone()) return "output_closed";
-  const bool by_stop_id =
-      generation.end_token && std::find(stop_ids.begin(), stop_ids.end(), *generation.end_token) != stop_ids.end();
-  // A stop text may become complete with the very last token.
-  if (writer.stopped() || by_stop_id) return std::string(finish_reason_name(FinishReason::stop));
-  return std::string(finish_reason_name(generation.finish));
+TextRequest make_request(const Session& session, const PromptRow& row, const RunOptions& options) {
+  std::vector<std::int32_t> ids = session.encode(row.prompt, options.prompt.parse_special);
+  const std::string where = row.origin.empty() ? "" : row.origin + ": ";
+  try {
+    session.require_fits(ids);
+  } catch (const ContextError& error) {
+    throw ContextError(where + error.what(), error.hint());
+  } catch (const UsageError& error) {
+    throw UsageError(where + error.what(), error.hint());
+  }
+  return make_text_request(session, std::move(ids), row.settings, options.ignore_end);
+}
+
+std::string json_document(const Report& report, const std::vector<std::string>& texts) {
+  Json json;
+  json["schema_version"] = kReportSchema;
+  json["genai_version"] = kVersion;
+  json["arithmetic"] = kArithmetic;
+  json["results"] = Json::array();
+  for (std::size_t row = 0; row < texts.size(); ++row) {
+    Json result = {{"index", row}, {"text", texts[row]}};
+    result.update(Json::parse(text_report_json(report.texts[row])));
+    json["results"].push_back(std::move(result));
+  }
+  // The bytes of a text need not be UTF-8; JSON is. output_hash is that of the bytes.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 void print_report(const Report& report, const RunOptions& options, ReportFile& file, Console& console) {
@@ -73,19 +110,17 @@ int run(const RunOptions& options, Output& output, Console& console) {
   std::size_t warnings_printed = 0;
   print_warnings(session, warnings_printed, console);
 
-  GenerationRequest request;
-  request.prompt = session.encode(read_prompt(options.prompt), options.prompt.parse_special);
-  if (options.dump_prompt) console.line(fmt::format("prompt ids: [{}]", fmt::join(request.prompt, ", ")));
-  session.require_fits(request.prompt);
-  request.max_tokens = options.max_tokens;
-  request.sampler = options.sampler;
-  request.sampler.seed = options.seed ? *options.seed : random_seed();
-  const std::vector<std::int32_t> stop_ids = special_stop_ids(session.tokenizer(), options.stops);
-  if (!options.ignore_end) request.end_ids = session.tokenizer().end_of_generation_ids();
-  request.end_ids.insert(request.end_ids.end(), stop_ids.begin(), stop_ids.end());
+  const std::vector<PromptRow> rows = read_rows(options, console);
+  std::vector<TextRequest> requests;
+  for (const PromptRow& row : rows) {
+    requests.push_back(make_request(session, row, options));
+    if (options.dump_prompt)
+      console.line(fmt::format("prompt ids: [{}]", fmt::join(requests.back().generation.prompt, ", ")));
+  }
 
   throw_if_interrupted();
   console.begin_progress("loading");
+  session.limit_sequences(requests.size());
   session.load();
   console.end_progress();
   print_warnings(session, warnings_printed, console);
@@ -93,32 +128,41 @@ int run(const RunOptions& options, Output& output, Console& console) {
                             session.device().device->name(), session.device().threads, session.device().threads_reason,
                             session.context_tokens(), session.pass_rows(), session.model().weight_bytes()));
 
-  RunReport run_report(session);
-  TextWriter writer(session.tokenizer(), options.stops, options.show_special, output);
+  const RunReport run_report(session);
+  OrderedTexts ordered(requests.size(), output);
+  CollectedTexts collected(requests.size());
+  TextSink& sink = options.json ? static_cast<TextSink&>(collected) : ordered;
   console.begin_progress("reading the prompt");
-  const auto on_token = [&](std::int32_t token) {
+  BatchEvents watcher;
+  bool text_has_begun = false;
+  watcher.on_token = [&](std::size_t, std::int32_t) {
     console.end_progress();
-    return writer.push(token);
+    text_has_begun = true;
+    return true;
   };
-  const auto on_prefill = [&](std::int32_t done, std::int32_t total) {
+  watcher.on_prefill = [&](std::size_t, std::int32_t done, std::int32_t total) {
+    if (text_has_begun) return;  // the terminal is the text's
     console.show_progress(static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(total), "tokens");
   };
-  Generation generation;
+  std::vector<TextResult> results;
   try {
-    generation = session.loop().generate(request, on_token, interrupt_flag(), on_prefill);
+    results = generate_texts(session, requests, options.show_special, sink, watcher);
   } catch (...) {
     console.end_progress();
-    writer.finish();
     throw;
   }
   console.end_progress();
-  if (options.show_special && generation.end_token && !writer.stopped()) writer.push(*generation.end_token);
-  writer.finish();
-  if (output.is_terminal() && output.is_inside_line() && console.is_terminal()) console.end_line();
 
-  const std::string finish = finish_reason(generation, writer, output, stop_ids);
-  print_report(run_report.collect(request, generation, finish, writer.output_hash()), options, report_file, console);
-  return generation.finish == FinishReason::interrupted ? kInterruptedExitCode : 0;
+  Report report = run_report.collect(requests, results, options.json ? collected.output_hash() : ordered.output_hash());
+  report.replay =
+      replay_json(make_replay(options, session, requests)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (options.json) output.write(json_document(report, collected.texts()));
+  if (output.is_terminal() && output.is_inside_line() && console.is_terminal()) console.end_line();
+  print_report(report, options, report_file, console);
+  const bool interrupted = std::any_of(results.begin(), results.end(), [](const TextResult& result) {
+    return result.generation.finish == FinishReason::interrupted;
+  });
+  return interrupted ? kInterruptedExitCode : 0;
 }
 
 }  // namespace genai::cli

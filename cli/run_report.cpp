@@ -1,15 +1,42 @@
 #include "cli/run_report.h"
 
+#include <algorithm>
+
 #include "cli/content_hash.h"
 #include "cli/machine_facts.h"
 
 namespace genai::cli {
 namespace {
 
-std::uint64_t prompt_hash(const std::vector<std::int32_t>& prompt) {
-  ContentHash hash;
+void add_ids(ContentHash& hash, const std::vector<std::int32_t>& prompt) {
   for (const std::int32_t token : prompt) hash.add(static_cast<std::uint64_t>(token));
-  return hash.value();
+}
+
+Report::Text text_report(const TextRequest& request, const TextResult& result) {
+  const Generation& generation = result.generation;
+  ContentHash prompt_hash;
+  add_ids(prompt_hash, request.generation.prompt);
+  Report::Text text;
+  text.prompt_tokens = request.generation.prompt.size();
+  text.generated_tokens = generation.tokens.size();
+  text.seed = request.generation.sampler.seed;
+  text.finish_reason = result.finish_reason;
+  text.prompt_hash = prompt_hash.value();
+  text.output_hash = result.output_hash;
+  if (!generation.step_hashes.empty()) text.logits_hash = generation.logits_hash;
+  text.step_logits_hashes = generation.step_hashes;
+  return text;
+}
+
+void put_texts(const std::vector<TextRequest>& requests, const std::vector<TextResult>& results, Report& report) {
+  ContentHash prompt_hash;
+  for (std::size_t row = 0; row < requests.size(); ++row) {
+    add_ids(prompt_hash, requests[row].generation.prompt);
+    report.texts.push_back(text_report(requests[row], results[row]));
+    if (const std::optional<std::uint64_t>& hash = report.texts.back().logits_hash)
+      report.logits_hash = report.logits_hash.value_or(0) + *hash;
+  }
+  report.prompt_hash = prompt_hash.value();
 }
 
 // Bytes of weights that a step has to read: all, but for an embedding that is looked up only.
@@ -25,6 +52,7 @@ std::optional<Report::Traffic> traffic_of(const DecodeCounters& counters, const 
   const auto of = [](const auto& by_lane, Lane lane) { return by_lane[static_cast<std::size_t>(lane)]; };
   return Report::Traffic{
       .steps = counters.decode_steps,
+      .step_rows = counters.step_rows,
       .htod_bytes = counted.copied_bytes,
       .page_ins = counted.copies,
       .evictions = counted.copies,  // a slot that takes a chunk in gives one up
@@ -33,12 +61,13 @@ std::optional<Report::Traffic> traffic_of(const DecodeCounters& counters, const 
       .floor_bytes_per_step = of(plan.pass_bytes, Lane::ring) + of(plan.pass_bytes, Lane::zero_copy)};
 }
 
-void put_graph_counters(const DecodeCounters& counters, bool graph, Report& report) {
+// `graph_count`: graphs that there are. More captures mean that one was captured again.
+void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report) {
   report.captures = counters.captures;
   report.replays = counters.replays;
   if (!graph || counters.decode_steps == 0) return;
   report.fallbacks = counters.eager_steps;
-  report.invalidations = counters.captures > 1 ? counters.captures - 1 : 0;
+  report.invalidations = counters.captures - std::min(counters.captures, graph_count);
   report.segments = counters.replays / counters.decode_steps;
   if (counters.eager_steps == 0) report.eager_nodes = 0;
 }
@@ -48,8 +77,8 @@ void put_graph_counters(const DecodeCounters& counters, bool graph, Report& repo
 RunReport::RunReport(Session& session)
     : session_(session), cache_address_(session.model().cache().view(0).base.address()) {}
 
-Report RunReport::collect(const GenerationRequest& request, const Generation& generation,
-                          const std::string& finish_reason, std::uint64_t output_hash) const {
+Report RunReport::collect(const std::vector<TextRequest>& requests, const std::vector<TextResult>& results,
+                          std::uint64_t output_hash) const {
   Model& model = session_.model();
   const DecodeCounters& counters = session_.loop().counters();
   const OpenedDevice& opened = session_.device();
@@ -82,7 +111,7 @@ Report RunReport::collect(const GenerationRequest& request, const Generation& ge
   report.pinned_bytes = model.arena().committed_host_bytes();
   report.traffic = traffic_of(counters, plan);
   report.step_weight_bytes = step_weight_bytes(model.weight_map());
-  put_graph_counters(counters, session_.graph(), report);
+  put_graph_counters(counters, session_.graph(), session_.loop().captured_widths(), report);
   report.kv_committed_bytes = model.cache().committed_bytes();
   report.kv_growth_events = counters.kv_growth_events;
   // Growth that moved the cache would have given it another address.
@@ -91,21 +120,19 @@ Report RunReport::collect(const GenerationRequest& request, const Generation& ge
 
   report.context_tokens = session_.context_tokens();
   report.pass_rows = session_.pass_rows();
+  report.batch = session_.sequence_count();
   report.prompt_tokens = counters.prompt_tokens;
   report.generated_tokens = counters.generated_tokens;
   report.load_seconds = session_.load_seconds();
   report.load_file_bytes = model.weight_load().file_bytes;
   report.load_weights_seconds = model.weight_load().seconds;
   report.prefill_seconds = counters.prefill_seconds;
+  report.decode_seconds = counters.decode_seconds;
   report.time_to_first_token_seconds = counters.time_to_first_token_seconds;
   report.inter_token_seconds = counters.inter_token_seconds;
 
-  report.seed = request.sampler.seed;
-  report.finish_reason = finish_reason;
-  report.prompt_hash = prompt_hash(request.prompt);
+  put_texts(requests, results, report);
   report.output_hash = output_hash;
-  if (!generation.step_hashes.empty()) report.logits_hash = generation.logits_hash;
-  report.step_logits_hashes = generation.step_hashes;
   report.rss_peak_bytes = rss_peak_bytes();
   report.huge_page_bytes = huge_page_bytes();
   return report;

@@ -1,11 +1,12 @@
-// run_report.h - collects the report of one generation from the session's counters. Made before the generation, so that
-// what it compares with is the state of then.
+// run_report.h - collects the report of a run from the session's counters. Made before the generation, so that what it
+// compares with is the state of then.
 #pragma once
 #include <cstdint>
-#include <string>
+#include <vector>
 
 #include "cli/report.h"
 #include "cli/session.h"
+#include "cli/text_requests.h"
 
 namespace genai::cli {
 
@@ -14,7 +15,8 @@ class RunReport {
   // REQUIRES: the session is loaded and outlives this.
   explicit RunReport(Session& session);
 
-  Report collect(const GenerationRequest& request, const Generation& generation, const std::string& finish_reason,
+  // `output_hash`: of all texts together.
+  Report collect(const std::vector<TextRequest>& requests, const std::vector<TextResult>& results,
                  std::uint64_t output_hash) const;
 
  private:

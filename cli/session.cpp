@@ -110,6 +110,7 @@ Session::Session(const SessionOptions& options)
     warnings_.push_back(fmt::format("the context of {} tokens is longer than the {} that the model was trained for",
                                     context_tokens_, trained));
   pass_rows_ = std::min(options.placement.pass_rows, context_tokens_);
+  sequence_count_ = options.placement.parallel;
 }
 
 std::vector<std::int32_t> Session::encode(std::string_view prompt, bool parse_special) const {
@@ -135,7 +136,8 @@ ModelOptions Session::open_device_and_choose() {
   budget_bytes_ = budget_on(device, device.memory().info(), options_.placement.budget);
   ModelOptions model_options;
   model_options.context = context_tokens_;
-  model_options.max_rows = pass_rows_;
+  model_options.max_rows = pass_rows();
+  model_options.sequence_count = sequence_count_;
   model_options.cache_type = options_.placement.cache_type;
   model_options.budget_bytes = budget_bytes_;
   model_options.offload = options_.placement.offload;
@@ -164,6 +166,10 @@ ResidencyPlan Session::plan_only(PlanRequest& request) {
   const ModelOptions model_options = open_device_and_choose();
   request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
   return make_residency_plan(request);
+}
+
+void Session::limit_sequences(std::size_t text_count) {
+  sequence_count_ = static_cast<std::int32_t>(std::min(static_cast<std::size_t>(sequence_count_), text_count));
 }
 
 void Session::load() {

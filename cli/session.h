@@ -2,6 +2,7 @@
 // reads headers only, so that prompts can be encoded and refused before anything large happens; load() does the rest.
 // One thread.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,6 +57,8 @@ class Session {
   // Throws ContextError, or UsageError where there is no token at all.
   void require_fits(std::span<const std::int32_t> prompt) const;
 
+  // Fewer texts than --parallel asked for: no more sequences than that. Before load().
+  void limit_sequences(std::size_t text_count);
   // Throws DeviceError, BudgetError or ModelFileError.
   void load();
   // What load() would do, without loading: opens the device and plans. Not both for one session.
@@ -65,7 +68,9 @@ class Session {
   const ModelConfig& config() const { return config_; }
   const ModelFacts& facts() const { return facts_; }
   std::int32_t context_tokens() const { return context_tokens_; }
-  std::int32_t pass_rows() const { return pass_rows_; }
+  // A step's rows are rows of a pass: at least as many as sequences.
+  std::int32_t pass_rows() const { return std::max(pass_rows_, sequence_count_); }
+  std::int32_t sequence_count() const { return sequence_count_; }
   bool graph() const { return options_.graph; }
   // What was chosen or noticed and is worth a word, oldest first.
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -89,6 +94,7 @@ class Session {
   ModelFacts facts_;
   std::int32_t context_tokens_ = 0;
   std::int32_t pass_rows_ = 0;
+  std::int32_t sequence_count_ = 1;
   std::vector<std::string> warnings_;
 
   // In the order in which they must live: the loop uses the model, the model the device.

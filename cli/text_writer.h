@@ -1,13 +1,13 @@
-// text_writer.h - from generated tokens to bytes on stdout: stop texts are found and cut off, half code points wait for
-// their other half, and every token's text is out before the next token comes. One thread.
+// text_writer.h - from generated tokens to the bytes of a text: stop texts are found and cut off, half code points wait
+// for their other half, and every token's text is out before the next token comes. One thread.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/content_hash.h"
-#include "cli/output.h"
 #include "engine/decode/stop_matcher.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8_stream.h"
@@ -16,7 +16,10 @@ namespace genai::cli {
 
 class TextWriter {
  public:
-  TextWriter(const Tokenizer& tokenizer, const std::vector<std::string>& stops, bool show_special, Output& output);
+  // Takes bytes of the text; false: nobody reads any more.
+  using Sink = std::function<bool(std::string_view bytes)>;
+
+  TextWriter(const Tokenizer& tokenizer, const std::vector<std::string>& stops, bool show_special, Sink sink);
 
   // False when the text has ended: a stop text is complete, or nobody reads any more.
   bool push(std::int32_t token);
@@ -24,6 +27,7 @@ class TextWriter {
   void finish();
 
   bool stopped() const { return stops_.stopped(); }
+  bool is_unwanted() const { return is_unwanted_; }
   // Of the bytes written.
   std::uint64_t output_hash() const { return hash_.value(); }
 
@@ -34,7 +38,8 @@ class TextWriter {
   StopMatcher stops_;
   Utf8Stream code_points_;
   bool show_special_;
-  Output& output_;
+  Sink sink_;
+  bool is_unwanted_ = false;
   ContentHash hash_;
 };
 

@@ -173,16 +173,16 @@ TEST_CASE("cli: sampling flags reach the settings they name") {
                                                                 {}),
                                               {}, warnings);
   CHECK(warnings.empty());
-  CHECK(options.sampler.temperature == 0.5);
-  CHECK(options.sampler.top_k == 3);
-  CHECK(options.sampler.top_p == 0.25);
-  CHECK(options.sampler.min_p == 0.125);
-  CHECK(options.sampler.typical_p == 0.75);
-  CHECK(options.sampler.repeat_penalty == 1.5);
-  CHECK(options.sampler.repeat_last_n == 7);
-  CHECK(options.sampler.presence_penalty == -0.5);
-  CHECK(options.sampler.frequency_penalty == 0.0625);
-  CHECK(options.seed == 12u);
+  CHECK(options.row.sampler.temperature == 0.5);
+  CHECK(options.row.sampler.top_k == 3);
+  CHECK(options.row.sampler.top_p == 0.25);
+  CHECK(options.row.sampler.min_p == 0.125);
+  CHECK(options.row.sampler.typical_p == 0.75);
+  CHECK(options.row.sampler.repeat_penalty == 1.5);
+  CHECK(options.row.sampler.repeat_last_n == 7);
+  CHECK(options.row.sampler.presence_penalty == -0.5);
+  CHECK(options.row.sampler.frequency_penalty == 0.0625);
+  CHECK(options.row.seed == 12u);
 }
 
 TEST_CASE("cli: percentiles are values that were measured") {
@@ -204,8 +204,11 @@ TEST_CASE("cli: the report leaves out what is empty and prints what is zero") {
   report.budget_bytes = 0;
   report.captures = 0;
   report.logits_hash = 0;
-  report.step_logits_hashes = {0};
+  report.texts.resize(1);
+  report.texts[0].logits_hash = 0;
+  report.texts[0].step_logits_hashes = {0};
   report.inter_token_seconds = {0.5, 0.25};
+  report.decode_seconds = 0.75;
   report.step_weight_bytes = 3'000'000'000;
   report.device_driver = "13.0";
   report.committed_bytes = {{"weights", 5}, {"kv", 0}};

@@ -183,8 +183,8 @@ bool Process::is_idle() {
 }
 
 ProcessResult Process::finish() {
-  const bool ended = wait_until([this] { return has_ended(); });
-  if (!ended) {
+  wait_until([this] { return has_ended(); });
+  if (!has_ended()) {
     ::kill(id_, SIGKILL);
     while (!has_ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     result_->timed_out = true;

@@ -258,7 +258,7 @@ TEST_CASE("cli: a GENAI_ variable that means nothing is warned about, with what 
   CHECK(contains(result.err, "did you mean GENAI_TEMP?"));
   // Known ones, of other verbs and of the tests too, are not.
   const ProcessOptions known = {
-      .environment = {{"GENAI_JSON", "1"}, {"GENAI_SHARED_DIR", "/x"}, {"GENAI_TEST_FUZZ_SECONDS", "1"}}};
+      .environment = {{"GENAI_IDS", "1"}, {"GENAI_SHARED_DIR", "/x"}, {"GENAI_TEST_FUZZ_SECONDS", "1"}}};
   CHECK(letters().run({"-p", "a", "-n", "1", "--report", "none"}, known).err.empty());
 }
 

@@ -52,6 +52,11 @@ struct HostModel {
                           {}, interrupted);
   }
 
+  std::vector<Generation> generate_all(const std::vector<GenerationRequest>& requests, const BatchEvents& events = {}) {
+    const std::atomic<bool> interrupted{false};
+    return loop->generate_all(requests, events, interrupted);
+  }
+
   HostDevice device;
   std::optional<Model> model;
   std::optional<DecodeLoop> loop;

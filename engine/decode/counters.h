@@ -1,5 +1,5 @@
-// counters.h - what one generation did and how long it took. A counter is exact and has a test that moves it; a time is
-// measured on the host clock. Fields that nothing measured stay empty: absent is not zero.
+// counters.h - what one generation, or one batch of them, did and how long it took. A counter is exact and has a test
+// that moves it; a time is measured on the host clock. Fields that nothing measured stay empty: absent is not zero.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,6 +14,7 @@ struct DecodeCounters {
   std::uint64_t generated_tokens = 0;
   std::uint64_t prefill_passes = 0;
   std::uint64_t decode_steps = 0;
+  std::uint64_t step_rows = 0;  // tokens taken on by all steps together
 
   std::uint64_t captures = 0;     // graphs recorded
   std::uint64_t replays = 0;      // graphs launched
@@ -28,8 +29,9 @@ struct DecodeCounters {
   std::uint64_t memory_calls_in_steps = 0;
 
   std::optional<double> prefill_seconds;
+  std::optional<double> decode_seconds;  // of steps, from the choice of their tokens to the choice of the next ones
   std::optional<double> time_to_first_token_seconds;
-  std::vector<double> inter_token_seconds;
+  std::vector<double> inter_token_seconds;  // between two tokens of one text
 };
 
 }  // namespace genai
