@@ -94,4 +94,12 @@ void CudaKernels::advance_step(Stream& stream, const AdvanceArgs& args) {
   launch_advance_step(target_of(stream, traits_), args);
 }
 
+void CudaKernels::ask_host(Stream& stream, const AskHostArgs& args) {
+  launch_ask_host(target_of(stream, traits_), args);
+}
+
+void CudaKernels::take_answer(Stream& stream, const TakeAnswerArgs& args) {
+  launch_take_answer(target_of(stream, traits_), args);
+}
+
 }  // namespace genai::cuda

@@ -20,6 +20,8 @@ class CudaKernels final : public Kernels {
   void attention(Stream& stream, const AttentionArgs& args) override;
   void argmax(Stream& stream, const ArgmaxArgs& args) override;
   void advance_step(Stream& stream, const AdvanceArgs& args) override;
+  void ask_host(Stream& stream, const AskHostArgs& args) override;
+  void take_answer(Stream& stream, const TakeAnswerArgs& args) override;
 
  private:
   DeviceTraits traits_;

@@ -125,5 +125,7 @@ void prepare_attention_merge(const DeviceTraits& traits);
 void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args);
 void launch_argmax(const LaunchTarget& target, const ArgmaxArgs& args);
 void launch_advance_step(const LaunchTarget& target, const AdvanceArgs& args);
+void launch_ask_host(const LaunchTarget& target, const AskHostArgs& args);
+void launch_take_answer(const LaunchTarget& target, const TakeAnswerArgs& args);
 
 }  // namespace genai::cuda

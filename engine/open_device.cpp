@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/error.h"
 #include "engine/host/host_device.h"
 #include "engine/host/host_limits.h"
@@ -45,6 +47,13 @@ const HostMath& choose_math(const std::string& name) {
                    fmt::format("this machine and build have: {}; unset GENAI_ISA for the fastest", available));
 }
 
+std::unique_ptr<Device> make_host_device(int threads, const HostMath& math) {
+  HostDeviceOptions options;
+  options.threads = threads;
+  options.math = &math;
+  return std::make_unique<HostDevice>(options);
+}
+
 OpenedDevice open_host(const DeviceRequest& request) {
   const HostMath& math = choose_math(request.instruction_set);
   OpenedDevice opened;
@@ -58,10 +67,7 @@ OpenedDevice open_host(const DeviceRequest& request) {
     opened.threads = choice.count;
     opened.threads_reason = choice.reason;
   }
-  HostDeviceOptions options;
-  options.threads = opened.threads;
-  options.math = &math;
-  opened.device = std::make_unique<HostDevice>(options);
+  opened.device = make_host_device(opened.threads, math);
   return opened;
 }
 
@@ -83,6 +89,11 @@ OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
   const ThreadCountChoice choice = default_thread_count();
   opened.threads = request.threads > 0 ? request.threads : choice.count;
   opened.threads_reason = request.threads > 0 ? "asked for" : choice.reason;
+  if (opened.device == nullptr) return opened;
+  const HostMath& math = choose_math(request.instruction_set);
+  opened.instruction_set = instruction_set_name(math.instruction_set);
+  // One core waits for the device, one is for everything else: with none to spare all of them become slow.
+  opened.host_device = make_host_device(std::max(1, opened.threads - (opened.threads > 4 ? 2 : 1)), math);
   return opened;
 #else
   (void)request;

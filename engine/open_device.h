@@ -25,10 +25,12 @@ struct DeviceRequest {
 
 struct OpenedDevice {
   std::unique_ptr<Device> device;
+  std::unique_ptr<Device>
+      host_device;                  // computes rows that stay in host memory; null where `device` is the host itself
   Backend backend = Backend::host;  // never automatic
   int threads = 0;                  // of the host
   std::string threads_reason;
-  std::string instruction_set;                        // of the host's kernels; empty on CUDA
+  std::string instruction_set;                        // of the kernels that run on host cores
   std::optional<int> sm_count;                        // of a GPU
   std::string driver;                                 // of a GPU: the CUDA version it supports, like "13.0"
   std::optional<std::uint64_t> host_available_bytes;  // for weights that stay in host memory

@@ -1,8 +1,9 @@
 // device_contract.h - what engine/device promises, as one suite that every backend passes. A backend's test is a
 // factory and one call of check_device_contract. Data goes in and out through the interfaces only; of the kernels only
-// advance_step is used.
+// advance_step, ask_host and take_answer are used.
 #pragma once
 #include "tests/device_contract_capture.h"
+#include "tests/device_contract_exchange.h"
 #include "tests/device_contract_support.h"
 
 namespace genai::test {
@@ -285,6 +286,7 @@ inline constexpr ContractCase kContractCases[] = {
     {"capture refuses to end where it should not", capture_ends_only_where_it_should},
     {"capture does not depend on work outside of it", capture_does_not_depend_on_work_outside},
     {"event of a capture is nothing to wait for outside", event_of_a_capture_is_nothing_to_wait_for_outside},
+    {"answers of the host arrive in order, in a graph and without one", host_answers_arrive_in_order},
 };
 
 inline void check_device_contract(const DeviceFactory& create_device) {

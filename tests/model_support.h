@@ -27,6 +27,8 @@ struct HostModelOptions {
   ModelOptions model;
   HostDeviceOptions device;
   DecodeLoop::Options loop;
+  // Rows of Lane::host are computed by a second device, as for a GPU.
+  bool separate_host = false;
 };
 
 // The hash of a row of logits, recomputed from its definition.
@@ -42,7 +44,14 @@ inline std::uint64_t hash_of_row(std::int32_t position, std::span<const float> l
 struct HostModel {
   HostModel(const std::filesystem::path& path, const HostModelOptions& options) : device(options.device) {
     const GgufFile file(path.string());
-    model.emplace(file, read_model_config(file), device, options.model);
+    ModelOptions model_options = options.model;
+    if (options.separate_host) {
+      HostDeviceOptions host_options;
+      host_options.threads = 1;
+      host_device.emplace(host_options);
+      model_options.host_device = &*host_device;
+    }
+    model.emplace(file, read_model_config(file), device, model_options);
     loop.emplace(*model, options.loop);
   }
 
@@ -58,6 +67,7 @@ struct HostModel {
   }
 
   HostDevice device;
+  std::optional<HostDevice> host_device;
   std::optional<Model> model;
   std::optional<DecodeLoop> loop;
 };

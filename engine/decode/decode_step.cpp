@@ -115,6 +115,7 @@ std::span<const RowResult> DecodeStep::read_results(std::int32_t row_count) {
   download(model_.stream(), hashes_, space.hashes);
   download(model_.stream(), nonfinite_, space.nonfinite);
   model_.stream().synchronize();
+  if (model_.host_lane() != nullptr) model_.host_lane()->rethrow_failure();
   results_.clear();
   for (std::size_t row = 0; row < count; ++row)
     results_.push_back({.token = tokens_[row], .hash = hashes_[row], .nonfinite = nonfinite_[row]});

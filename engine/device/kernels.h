@@ -157,6 +157,43 @@ struct AdvanceArgs {
   std::int32_t row_count;
 };
 
+// What a device and the host cores that compute rows for it tell each other. Lies in host memory that both see, zeros
+// at first; each side writes one line of it.
+struct HostExchange {
+  alignas(64) std::uint64_t asked;     // number of the last request, from 1 on; written behind all that belongs to it
+  std::int32_t job;                    // which of the products that the host knows
+  std::int32_t row_count;              // M
+  alignas(64) std::uint64_t answered;  // number of the last request whose results are all written
+};
+
+// host_input = input; then request number *count + 1 for `job`, which becomes *count.
+struct AskHostArgs {
+  DevicePtr<const float> input;  // (M, K)
+  std::int32_t input_stride;     // elements
+  std::int32_t row_count;
+  std::int32_t width;           // K
+  DevicePtr<float> host_input;  // (M, K), in host memory
+  DevicePtr<HostExchange> exchange;
+  DevicePtr<std::uint64_t> count;  // in device memory: requests so far
+  std::int32_t job;
+};
+
+// Once request *count is answered: out = result, or out = out + result.
+struct TakeAnswerArgs {
+  struct Output {
+    DevicePtr<const float> result;  // (M, width), in host memory
+    std::int32_t width;
+    DevicePtr<float> out;
+    std::int32_t out_stride;  // elements
+  };
+  Output outputs[MatmulArgs::kMaxOutputs];
+  std::int32_t output_count;
+  std::int32_t row_count;
+  bool add;
+  DevicePtr<const HostExchange> exchange;
+  DevicePtr<const std::uint64_t> count;
+};
+
 // The largest shapes that scratch memory must serve.
 struct ScratchLimits {
   std::int32_t row_count;
@@ -178,6 +215,9 @@ class Kernels {
   virtual void attention(Stream& stream, const AttentionArgs& args) = 0;
   virtual void argmax(Stream& stream, const ArgmaxArgs& args) = 0;
   virtual void advance_step(Stream& stream, const AdvanceArgs& args) = 0;
+  // The other side of both is HostLane (residency/host_lane.h). Whatever is enqueued behind take_answer waits for it.
+  virtual void ask_host(Stream& stream, const AskHostArgs& args) = 0;
+  virtual void take_answer(Stream& stream, const TakeAnswerArgs& args) = 0;
 };
 
 }  // namespace genai

@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "engine/host/host_attention.h"
+#include "engine/host/host_exchange.h"
 #include "engine/host/host_stream.h"
 
 namespace genai {
@@ -319,6 +320,14 @@ void HostKernels::advance_step(Stream& stream, const AdvanceArgs& args) {
       host(args.rows)[m].position += 1;
     }
   });
+}
+
+void HostKernels::ask_host(Stream& stream, const AskHostArgs& args) {
+  host_stream(stream).enqueue([args] { run_ask_host(args); });
+}
+
+void HostKernels::take_answer(Stream& stream, const TakeAnswerArgs& args) {
+  host_stream(stream).enqueue([args] { run_take_answer(args); });
 }
 
 }  // namespace genai

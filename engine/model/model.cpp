@@ -83,8 +83,9 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
   make_ring();
   const Workspace workspace =
       lay_out_workspace(config_, separate_gate, device_.kernels(), limits, workspace_range_.base());
+  make_host_lane(workspace);
   transformer_ = std::make_unique<Transformer>(config_, weights_, *cache_, workspace, limits, device_.kernels(), *ring_,
-                                               weight_map_.output_chunk);
+                                               weight_map_.output_chunk, host_lane_.get());
 }
 
 void Model::make_ring() {
@@ -101,6 +102,29 @@ void Model::make_ring() {
   ring_ = std::make_unique<CopyRing>(device_, std::move(chunks), ring_range_.base(), plan_.ring_slot_bytes,
                                      plan_.ring_slots);
   ring_->prime();
+}
+
+void Model::make_host_lane(const Workspace& workspace) {
+  if (options_.host_device == nullptr || plan_.of(Lane::host) == 0) return;
+  const auto rows = [](const SplitMatrix& matrix) { return matrix.part(Lane::host).view.rows; };
+  HostLaneLimits limits;
+  limits.max_rows = std::min(HostLane::kMaxRows, options_.max_rows);
+  limits.result_width = rows(weights_.output);
+  for (const LayerWeights& layer : weights_.layers)
+    limits.result_width =
+        std::max({limits.result_width, rows(layer.q) + rows(layer.k) + rows(layer.v), rows(layer.output),
+                  rows(layer.gate_up), rows(layer.gate) + rows(layer.up), rows(layer.down)});
+  for (const PlacedTensor& placed : weight_map_.tensors)
+    if (placed.packed) limits.input_width = std::max(limits.input_width, static_cast<std::int32_t>(placed.cols));
+  host_lane_ = std::make_unique<HostLane>(device_, *options_.host_device, arena_, workspace.host_requests, limits);
+  for (const PlacedTensor& placed : weight_map_.tensors) {
+    if (placed.packed) continue;
+    std::vector<float> values(placed.size_bytes / sizeof(float));
+    const DevicePtr<std::byte> place = weight_address(placed);
+    stream_->download(values.data(), place, placed.size_bytes);
+    stream_->synchronize();
+    host_lane_->keep_copy(place.as<const float>(), std::move(values));
+  }
 }
 
 Model::~Model() {

@@ -30,7 +30,9 @@ struct ModelOptions {
   std::optional<std::uint64_t> budget_bytes;  // hard cap of committed device bytes; nothing: what the device has free
   OffloadMode offload = OffloadMode::automatic;
   LaneSpeeds lane_speeds;
-  bool has_host_lane = true;                          // host cores can compute rows for the device
+  bool has_host_lane = true;  // host cores can compute rows for the device
+  // What computes rows of Lane::host beside a device that is not the host; null: the device does. Outlives the model.
+  Device* host_device = nullptr;
   std::vector<std::string> forced_cold;               // parts of names of matrices that must not be resident
   std::optional<std::uint64_t> host_available_bytes;  // for cold weights; nothing: not checked
   int load_threads = 1;
@@ -65,6 +67,8 @@ class Model {
   // What the plan was made from.
   const PlanRequest& plan_request() const { return plan_request_; }
   CopyRing& ring() { return *ring_; }
+  // Null where the plan has no rows for it, or the device computes them itself.
+  HostLane* host_lane() { return host_lane_.get(); }
   DevicePtr<std::byte> weight_address(const PlacedTensor& placed, Lane lane = Lane::resident) const {
     return genai::weight_address(placed, lane, lane == Lane::resident ? weight_range_.base() : cold_range_.base());
   }
@@ -74,6 +78,7 @@ class Model {
  private:
   void check_host_memory() const;
   void make_ring();
+  void make_host_lane(const Workspace& workspace);
   void upload_rope_rows(const RopeSpec& spec, DevicePtr<float> table, std::int32_t first, std::int32_t end);
 
   ModelConfig config_;
@@ -92,6 +97,7 @@ class Model {
   WeightLoad weight_load_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<CopyRing> ring_;
+  std::unique_ptr<HostLane> host_lane_;
   std::unique_ptr<Transformer> transformer_;
   std::int32_t rope_positions_ = 0;  // rows of the rotary tables that are in place
 };

@@ -65,6 +65,7 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
   space.tokens = carver.take<std::int32_t>(limits.max_logit_rows);
   space.nonfinite = carver.take<std::int32_t>(limits.max_logit_rows);
   space.hashes = carver.take<std::uint64_t>(limits.max_logit_rows);
+  space.host_requests = carver.take<std::uint64_t>(1);
   space.rope_global = carver.take<float>(std::int64_t{limits.max_positions} * config.rotated);
   space.rope_local = config.has_local_rope() ? carver.take<float>(std::int64_t{limits.max_positions} * config.rotated)
                                              : space.rope_global;
@@ -81,7 +82,7 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
 
 Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache,
                          const Workspace& workspace, const PassLimits& limits, Kernels& kernels, CopyRing& ring,
-                         std::int32_t output_chunk)
+                         std::int32_t output_chunk, HostLane* host_lane)
     : config_(config),
       weights_(weights),
       cache_(cache),
@@ -89,6 +90,7 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       limits_(limits),
       kernels_(kernels),
       ring_(ring),
+      host_lane_(host_lane),
       output_chunk_(output_chunk) {}
 
 PassTraffic Transformer::run(Stream& stream, const PassShape& shape, const AfterLayer& after_layer) {
@@ -131,20 +133,39 @@ MatmulArgs Transformer::call(DevicePtr<const float> input, std::int32_t width, s
   return args;
 }
 
-void Transformer::multiply(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products) {
-  for (const Lane lane : {Lane::resident, Lane::zero_copy, Lane::host}) {
-    MatmulArgs lane_args = args;
-    lane_args.output_count = 0;
-    for (const Product& product : products) {
-      const MatrixPart& part = product.matrix->part(lane);
-      if (part.view.rows == 0) continue;
+MatmulArgs Transformer::rows_of_lane(const MatmulArgs& args, std::initializer_list<Product> products, Lane lane) {
+  MatmulArgs lane_args = args;
+  lane_args.output_count = 0;
+  for (const Product& product : products) {
+    const MatrixPart& part = product.matrix->part(lane);
+    if (part.view.rows > 0)
       lane_args.outputs[lane_args.output_count++] =
           rows_of(part.view, part.first_row, product.bias, product.out, product.out_stride, args.epilogue);
-      traffic_.read_bytes[static_cast<std::size_t>(lane)] += bytes_of(part.view);
-    }
+  }
+  return lane_args;
+}
+
+void Transformer::count(const MatmulArgs& args, Lane lane) {
+  for (int i = 0; i < args.output_count; ++i)
+    traffic_.read_bytes[static_cast<std::size_t>(lane)] += bytes_of(args.outputs[i].matrix);
+}
+
+void Transformer::multiply(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products) {
+  const MatmulArgs host_args = rows_of_lane(args, products, Lane::host);
+  const bool ask_host = host_args.output_count > 0 && host_lane_ != nullptr && host_lane_->serves(args.row_count);
+  if (ask_host) host_lane_->ask(stream, products.begin()->matrix, host_args);
+  for (const Lane lane : {Lane::resident, Lane::zero_copy}) {
+    const MatmulArgs lane_args = rows_of_lane(args, products, lane);
+    count(lane_args, lane);
     if (lane_args.output_count > 0) kernels_.matmul(stream, lane_args);
   }
   multiply_ring(stream, args, products);
+  count(host_args, host_lane_ != nullptr && !ask_host ? Lane::zero_copy : Lane::host);
+  if (ask_host) {
+    host_lane_->take(stream);
+  } else if (host_args.output_count > 0) {
+    kernels_.matmul(stream, host_args);
+  }
 }
 
 void Transformer::multiply_ring(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products) {

@@ -12,6 +12,7 @@
 #include "engine/model/model_config.h"
 #include "engine/model/weight_map.h"
 #include "engine/residency/copy_ring.h"
+#include "engine/residency/host_lane.h"
 #include "engine/residency/pass_traffic.h"
 
 namespace genai {
@@ -24,20 +25,21 @@ struct PassLimits {
 
 // Where everything lies between the calls of a pass. All are f32 unless said.
 struct Workspace {
-  DevicePtr<StepRow> rows;            // (max_rows)
-  DevicePtr<float> x;                 // (max_rows, width), the residual stream
-  DevicePtr<float> y;                 // (max_rows, width), a branch before its own norm
-  DevicePtr<float> q;                 // (max_rows, H*D)
-  DevicePtr<float> k, v;              // (max_rows, G*D)
-  DevicePtr<float> attention;         // (max_rows, H*D)
-  DevicePtr<float> hidden;            // (max_rows, feed_forward_width)
-  DevicePtr<float> gate, up;          // the same, where gate and up are separate matrices
-  DevicePtr<float> logits;            // (max_logit_rows, vocabulary)
-  DevicePtr<std::int32_t> tokens;     // (max_logit_rows) chosen tokens
-  DevicePtr<std::int32_t> nonfinite;  // (max_logit_rows) counts
-  DevicePtr<std::uint64_t> hashes;    // (max_logit_rows)
-  DevicePtr<float> rope_global;       // [max_positions][rotated/2][2]
-  DevicePtr<float> rope_local;        // the same for layers with a window; may be rope_global
+  DevicePtr<StepRow> rows;                 // (max_rows)
+  DevicePtr<float> x;                      // (max_rows, width), the residual stream
+  DevicePtr<float> y;                      // (max_rows, width), a branch before its own norm
+  DevicePtr<float> q;                      // (max_rows, H*D)
+  DevicePtr<float> k, v;                   // (max_rows, G*D)
+  DevicePtr<float> attention;              // (max_rows, H*D)
+  DevicePtr<float> hidden;                 // (max_rows, feed_forward_width)
+  DevicePtr<float> gate, up;               // the same, where gate and up are separate matrices
+  DevicePtr<float> logits;                 // (max_logit_rows, vocabulary)
+  DevicePtr<std::int32_t> tokens;          // (max_logit_rows) chosen tokens
+  DevicePtr<std::int32_t> nonfinite;       // (max_logit_rows) counts
+  DevicePtr<std::uint64_t> hashes;         // (max_logit_rows)
+  DevicePtr<std::uint64_t> host_requests;  // one, for HostLane
+  DevicePtr<float> rope_global;            // [max_positions][rotated/2][2]
+  DevicePtr<float> rope_local;             // the same for layers with a window; may be rope_global
   DevicePtr<std::byte> scratch;
   std::size_t total_bytes = 0;
 };
@@ -57,8 +59,10 @@ struct PassShape {
 class Transformer {
  public:
   // `ring` holds the chunks of the weights' ring pieces; those from `output_chunk` on are the output matrix's.
+  // `host_lane` computes the rows of Lane::host; null: the device's kernels read them where they are.
   Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache, const Workspace& workspace,
-              const PassLimits& limits, Kernels& kernels, CopyRing& ring, std::int32_t output_chunk);
+              const PassLimits& limits, Kernels& kernels, CopyRing& ring, std::int32_t output_chunk,
+              HostLane* host_lane);
 
   // Called with -1 behind the embedding, then with the number of each layer behind it.
   using AfterLayer = std::function<void(std::int32_t layer)>;
@@ -94,6 +98,9 @@ class Transformer {
   MatmulArgs call(DevicePtr<const float> input, std::int32_t width, std::int32_t row_count) const;
   // `args` with these outputs, as one call a lane and, in the ring, a chunk.
   void multiply(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products);
+  // `args` with the rows of one lane as outputs.
+  static MatmulArgs rows_of_lane(const MatmulArgs& args, std::initializer_list<Product> products, Lane lane);
+  void count(const MatmulArgs& args, Lane lane);
   void multiply_ring(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products);
 
   const ModelConfig& config_;
@@ -103,6 +110,7 @@ class Transformer {
   PassLimits limits_;
   Kernels& kernels_;
   CopyRing& ring_;
+  HostLane* host_lane_;
   std::int32_t output_chunk_;
   DevicePtr<const std::byte> open_chunk_;  // where the ring's chunk in use lies
   PassTraffic traffic_;                    // of the pass so far

@@ -23,6 +23,8 @@ std::string_view memory_kind_name(MemoryKind kind) {
       return "workspace";
     case MemoryKind::staging:
       return "staging";
+    case MemoryKind::exchange:
+      return "exchange";
   }
   return "unknown";
 }

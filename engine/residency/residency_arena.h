@@ -21,8 +21,8 @@
 
 namespace genai {
 
-enum class MemoryKind : std::uint8_t { weights, cold, ring, kv, workspace, staging };
-inline constexpr std::size_t kMemoryKindCount = 6;
+enum class MemoryKind : std::uint8_t { weights, cold, ring, kv, workspace, staging, exchange };
+inline constexpr std::size_t kMemoryKindCount = 7;
 std::string_view memory_kind_name(MemoryKind kind);
 
 class ResidencyArena;
