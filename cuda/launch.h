@@ -121,8 +121,10 @@ std::size_t attention_scratch_bytes(int row_count, int head_count, int head_dim,
 void launch_attention_plain(const LaunchTarget& target, const AttentionArgs& args);
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args);
 void prepare_attention_decode(const DeviceTraits& traits);
-void prepare_attention_merge(const DeviceTraits& traits);
 void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args);
+bool attention_tiles_serves(const DeviceTraits& traits, const AttentionArgs& args);
+void prepare_attention_tiles(const DeviceTraits& traits);
+void launch_attention_tiles(const LaunchTarget& target, const AttentionArgs& args);
 void launch_argmax(const LaunchTarget& target, const ArgmaxArgs& args);
 void launch_advance_step(const LaunchTarget& target, const AdvanceArgs& args);
 

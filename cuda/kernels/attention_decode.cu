@@ -196,10 +196,11 @@ __device__ __forceinline__ void weigh_values(const Launch<T, kHeads>& launch, co
     order_before_bulk_loads();
     group_barrier();
     const Unit unit = unit_at(launch.plan.units, afresh(item.unit));
-    const std::uint64_t cell = launch.scratch.cell(item.row, launch.args.head_count, unit.first_head, item.chunk);
-    add_partials<kHeads>(thread_afresh(), shared.exchange(), width, min(head_dim - base, kDimsAtOnce), unit.head_count,
-                         launch.scratch.outputs + cell * static_cast<unsigned>(head_dim) + base,
-                         launch.scratch.chunk_capacity * head_dim);
+    const GroupThread again = thread_afresh();
+    add_partials<kHeads>(
+        again, shared.exchange(), width, min(head_dim - base, kDimsAtOnce), unit.head_count,
+        launch.scratch.output(item.row, launch.args.head_count, unit.first_head, item.chunk, base + 4 * again.lane),
+        launch.scratch.head_stride());
   }
   group_barrier();
 }
