@@ -29,6 +29,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   prepare_matmul_tiles(traits_);
   count_clusters(&traits_);
   prepare_attention_decode(traits_);
+  prepare_attention_merge(traits_);
   prepare_attention_tiles(traits_);
 }
 

@@ -20,8 +20,8 @@ namespace {
 constexpr int kMaxGroups = 3;
 constexpr int kLeader = kGroupThreads - kWarpLanes;  // the thread of a group that asks for copies
 // Of a thread: beside a block of this kernel there is room for one of a product (matmul_row.cu: 512 threads of 64
-// registers) and for one of the merge (128 of 40), to the last register of 64 K.
-constexpr int kMaxRegisters = 72;
+// registers) in 64 K.
+constexpr int kMaxRegisters = 80;
 constexpr int kMaxHeadDim = 256;
 constexpr int kPassDims = 128;  // of values at once
 static_assert(kMaxSplitRows <= kWarpLanes, "a lane a row");

@@ -108,7 +108,7 @@ inline int chunk_capacity(int max_positions) {
 }
 
 // So many bytes behind the last cell are read, if not used.
-inline constexpr std::int64_t kScratchSlackBytes = 16 * 4 * kSliceDims;
+inline constexpr std::int64_t kScratchSlackBytes = 32 * 4 * kSliceDims;
 
 inline std::int64_t split_row_bytes(int head_count, int head_dim, int max_positions) {
   return static_cast<std::int64_t>(head_count) * chunk_capacity(max_positions) *

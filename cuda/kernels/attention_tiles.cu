@@ -16,10 +16,11 @@ namespace {
 
 constexpr int kMaxWarps = 4;
 constexpr int kMinWarps = 2;
+constexpr int kBlocksPerSm = 3;  // more would leave a thread too few registers
 constexpr int kMaxHeadDim = 256;
 constexpr int kPassDims = 128;  // of values at once
-// Rows below which splitting over chunks (attention_decode.cu) fills a device better.
-constexpr int kMinRows = 64;
+// Fewer rows far into a context leave a device half empty; attention_decode.cu cuts the context as well.
+constexpr int kMinRows = 96;
 
 struct TilePlan {
   int heads_per_kv;
@@ -97,26 +98,150 @@ __device__ __forceinline__ bool all_have_read(unsigned* readers) {
   return last;
 }
 
+// The query vectors of a block, counted among those of its key-value head, and where they lie in q and out.
+struct Tile {
+  const AttentionArgs& args;
+  const TilePlan& plan;
+  int kv_head;
+  int first;
+  int end;
+
+  __device__ __forceinline__ Tile(const AttentionArgs& args, const TilePlan& plan)
+      : args(args),
+        plan(plan),
+        kv_head(static_cast<int>(blockIdx.x) % args.cache.kv_head_count),
+        first((plan.tile_count - 1 - static_cast<int>(blockIdx.x) / args.cache.kv_head_count) *
+              static_cast<int>(blockDim.x / kWarpLanes) * kFour),
+        end(min(first + static_cast<int>(blockDim.x / kWarpLanes) * kFour, plan.vector_count)) {}
+
+  __device__ __forceinline__ int row_of(int vector) const { return vector / plan.heads_per_kv; }
+  __device__ __forceinline__ int row_count() const { return row_of(end - 1) - row_of(first) + 1; }  // at most 16
+  // May be beyond the end.
+  __device__ __forceinline__ int vector(int query) const {
+    return first + static_cast<int>(threadIdx.x) / kWarpLanes * kFour + query;
+  }
+  // Queries beyond the end repeat the last one.
+  __device__ __forceinline__ int existing_vector(int query) const { return min(vector(query), end - 1); }
+  __device__ __forceinline__ std::int64_t place(int vector) const {
+    const int row = row_of(vector);
+    const int head = kv_head * plan.heads_per_kv + vector - row * plan.heads_per_kv;
+    return (std::int64_t{row} * args.head_count + head) * args.cache.head_dim;
+  }
+};
+static_assert(kMaxWarps * kFour <= kWarpLanes, "a lane a row");
+
+// The warp's queries, as dot_four reads them.
+__device__ __forceinline__ void load_queries(const Tile& tile, int lane, float* queries) {
+#pragma unroll
+  for (int four = 0; four < kFour; ++four) {
+    const float4* source = reinterpret_cast<const float4*>(raw(tile.args.q) + tile.place(tile.existing_vector(four)));
+#pragma unroll 1
+    for (int i = lane; i < tile.args.cache.head_dim / 4; i += kWarpLanes)
+      *reinterpret_cast<float4*>(queries + (i / 2 * kFour + four) * 8 + i % 2 * 4) = source[i];
+  }
+}
+
+// What the warp's queries see of a run; nothing if they are of another sequence.
+__device__ __forceinline__ void look(const Tile& tile, int lane, const StepRow& lane_row, int sequence,
+                                     FourSights& sights) {
+  const int row = tile.row_of(tile.existing_vector(lane % kFour)) - tile.row_of(tile.first);
+  const VisibleRange visible = visible_range(__shfl_sync(kFullWarp, lane_row.position, row), tile.args.window);
+  const bool member = __shfl_sync(kFullWarp, lane_row.sequence, row) == sequence;
+  if (lane < kFour) {
+    sights.first[lane] = visible.first;
+    sights.last[lane] = member ? visible.last : -1;
+  }
+  __syncwarp();
+}
+
+// How a chunk is merged into what a lane has of its queries.
+template <int kKept>
+struct FourMerge {
+  float before[kKept];  // a
+  float chunk[kKept];   // b
+  bool sees[kKept];     // or the chunk is passed over
+};
+
 // What a lane knows of its warp's queries so far.
-template <int kKept, int kPasses>
+template <int kRowLanes, int kPasses>
 struct FourState {
-  float highest;  // m of its own query
-  float total;    // l
-  float output[kPasses][kKept][8];
+  static constexpr int kKept = kRowLanes / 8;
+  float highest = bits_float(0xff800000u);  // m of its own query
+  float total = 0.0f;                       // l
+  float output[kPasses][kKept][8] = {};     // o
+
+  __device__ __forceinline__ FourMerge<kKept> merge_sum(const FourLane& own, const ChunkSum& sum,
+                                                        const FourSights& sights) {
+    const float now = fmaxf(highest, sum.highest);
+    const float a = exp_of_negative(highest - now);
+    const float b = exp_of_negative(sum.highest - now);
+    const bool sees = own.upper ? (own.odd ? sights.sees_any(3) : sights.sees_any(2))
+                                : (own.odd ? sights.sees_any(1) : sights.sees_any(0));
+    if (sees) {
+      highest = now;
+      total = exact_fma(sum.total, b, total * a);
+    }
+    FourMerge<kKept> merge;
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) {
+      const int owner = kKept == 1 ? own.lane : (own.lane & 16) + 8 * k;
+      merge.before[k] = __shfl_sync(kFullWarp, a, owner);
+      merge.chunk[k] = __shfl_sync(kFullWarp, b, owner);
+      merge.sees[k] = __shfl_sync(kFullWarp, static_cast<int>(sees), owner) != 0;
+    }
+    return merge;
+  }
+
+  template <class T>
+  __device__ __forceinline__ void merge_values(const FourLane& own, const T* values, int head_dim,
+                                               const float4* weights, const FourSights& sights,
+                                               const FourMerge<kKept>& merge) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int dim = min(pass * kPassDims + own.lane % kRowLanes * 8, head_dim - 8);
+      float added[kKept][8];
+      weigh_four<kRowLanes>(own, values, head_dim, dim, weights, sights, added);
+#pragma unroll
+      for (int k = 0; k < kKept; ++k)
+        if (merge.sees[k]) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            output[pass][k][i] = exact_fma(added[k][i], merge.chunk[k], output[pass][k][i] * merge.before[k]);
+        }
+    }
+  }
+
+  __device__ __forceinline__ void store(const FourLane& own, const Tile& tile) const {
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) {
+      const int query = own.lane / 16 * 2 + (kKept == 1 ? own.lane / 8 % 2 : k);
+      const float inverse = 1.0f / __shfl_sync(kFullWarp, total, FourLane::owner(query));
+      const int vector = tile.vector(query);
+      if (vector >= tile.end) continue;
+      float* out = raw(tile.args.out) + tile.place(vector);
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const int dim = pass * kPassDims + own.lane % kRowLanes * 8;
+        if (dim >= tile.args.cache.head_dim) continue;
+#pragma unroll
+        for (int i = 0; i < 8; i += 4)
+          *reinterpret_cast<float4*>(out + dim + i) =
+              make_float4(output[pass][k][i] * inverse, output[pass][k][i + 1] * inverse,
+                          output[pass][k][i + 2] * inverse, output[pass][k][i + 3] * inverse);
+      }
+    }
+  }
 };
 
 template <class T, int kRowLanes, int kPasses>
-__global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 3)
+__global__ void __launch_bounds__(kMaxWarps* kWarpLanes, kBlocksPerSm)
     attention_tiles_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ TilePlan plan) {
-  constexpr int kKept = kRowLanes / 8;
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   const int head_dim = args.cache.head_dim;
   const TileShared<T> shared = {shared_bytes, head_dim};
   const FourLane own(static_cast<int>(threadIdx.x % kWarpLanes));
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-  const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
-  const int kv_head = static_cast<int>(blockIdx.x) % args.cache.kv_head_count;
-  const int tile = plan.tile_count - 1 - static_cast<int>(blockIdx.x) / args.cache.kv_head_count;
+  const Tile tile(args, plan);
   float* queries = shared.queries(warp);
   float4* weights = shared.weights(warp);
   FourSights& sights = *shared.sights(warp);
@@ -131,116 +256,43 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 3)
   }
   wait_for_previous_grid();
 
-  const int first_vector = tile * warps * kFour;
-  const int end_vector = min(first_vector + warps * kFour, plan.vector_count);
-  const int first_row = first_vector / plan.heads_per_kv;
-  const int row_count = (end_vector - 1) / plan.heads_per_kv - first_row + 1;  // at most 32
-  const StepRow lane_row = raw(args.rows)[first_row + min(own.lane, row_count - 1)];
-  // Vectors beyond the last one repeat it.
-  const auto vector_at = [&](int query) { return min(first_vector + warp * kFour + query, end_vector - 1); };
-  const auto place_of = [&](int vector) {  // in q and out
-    const int row = vector / plan.heads_per_kv;
-    const int head = kv_head * plan.heads_per_kv + vector - row * plan.heads_per_kv;
-    return (std::int64_t{row} * args.head_count + head) * head_dim;
-  };
-#pragma unroll
-  for (int four = 0; four < kFour; ++four) {
-    const float4* source = reinterpret_cast<const float4*>(raw(args.q) + place_of(vector_at(four)));
-#pragma unroll 1
-    for (int i = own.lane; i < head_dim / 4; i += kWarpLanes)
-      *reinterpret_cast<float4*>(queries + (i / 2 * kFour + four) * 8 + i % 2 * 4) = source[i];
-  }
-
-  FourState<kKept, kPasses> state = {};
-  state.highest = bits_float(0xff800000u);
+  const int row_count = tile.row_count();
+  const StepRow lane_row = raw(args.rows)[tile.row_of(tile.first) + min(own.lane, row_count - 1)];
+  load_queries(tile, own.lane, queries);
+  FourState<kRowLanes, kPasses> state;
   unsigned parity = 0;
   for (unsigned left = kFullWarp >> (kWarpLanes - row_count); left != 0;) {
     const ChunkRun run = take_run(lane_row, args.window, left);
     __syncthreads();  // nobody reads any more
     if (threadIdx.x == 0) {
-      request(args, run, run.first, kv_head, false, shared);
-      request(args, run, run.first, kv_head, true, shared);
+      request(args, run, run.first, tile.kv_head, false, shared);
+      request(args, run, run.first, tile.kv_head, true, shared);
     }
-    const int query_row = vector_at(own.lane % kFour) / plan.heads_per_kv - first_row;
-    const VisibleRange visible = visible_range(__shfl_sync(kFullWarp, lane_row.position, query_row), args.window);
-    const bool member = __shfl_sync(kFullWarp, lane_row.sequence, query_row) == run.sequence;
-    if (own.lane < kFour) {
-      sights.first[own.lane] = visible.first;
-      sights.last[own.lane] = member ? visible.last : -1;
-    }
-    __syncwarp();
+    look(tile, own.lane, lane_row, run.sequence, sights);
     for (int chunk = run.first; chunk <= run.last; ++chunk, parity ^= 1u) {
-      const bool any = sights.shifted(chunk * kChunkPositions).any();
+      const int base = chunk * kChunkPositions;
+      const bool any = sights.shifted(base).any();
       float e[kFour][2];
       wait_phase(shared.keys_full(), parity);
       if (any) dot_four(own, shared.keys(), queries, head_dim, e);
-      if (all_have_read(shared.keys_read()) && chunk < run.last) request(args, run, chunk + 1, kv_head, false, shared);
-      float before_weight[kKept];
-      float chunk_weight[kKept];
-      bool sees[kKept];
+      if (all_have_read(shared.keys_read()) && chunk < run.last)
+        request(args, run, chunk + 1, tile.kv_head, false, shared);
+      FourMerge<kRowLanes / 8> merge;
       if (any) {
-        const FourSights seen = sights.shifted(chunk * kChunkPositions);
+        const FourSights seen = sights.shifted(base);
         const ChunkSum sum = soften_four(own, args.scale, args.soft_cap, seen, e);
         weights[own.place()] = make_float4(e[0][0], e[1][0], e[2][0], e[3][0]);
         weights[own.place() + 32] = make_float4(e[0][1], e[1][1], e[2][1], e[3][1]);
-        const float highest = fmaxf(state.highest, sum.highest);
-        const float a = exp_of_negative(state.highest - highest);
-        const float b = exp_of_negative(sum.highest - highest);
-        const bool own_sees = own.upper ? (own.odd ? seen.sees_any(3) : seen.sees_any(2))
-                                        : (own.odd ? seen.sees_any(1) : seen.sees_any(0));
-        if (own_sees) {
-          state.highest = highest;
-          state.total = exact_fma(sum.total, b, state.total * a);
-        }
-#pragma unroll
-        for (int k = 0; k < kKept; ++k) {
-          const int owner = kKept == 1 ? own.lane : (own.lane & 16) + 8 * k;
-          before_weight[k] = __shfl_sync(kFullWarp, a, owner);
-          chunk_weight[k] = __shfl_sync(kFullWarp, b, owner);
-          sees[k] = __shfl_sync(kFullWarp, static_cast<int>(own_sees), owner) != 0;
-        }
+        merge = state.merge_sum(own, sum, seen);
         __syncwarp();
       }
       wait_phase(shared.values_full(), parity);
-      if (any) {
-#pragma unroll
-        for (int pass = 0; pass < kPasses; ++pass) {
-          const int dim = min(pass * kPassDims + own.lane % kRowLanes * 8, head_dim - 8);
-          float output[kKept][8];
-          weigh_four<kRowLanes>(own, shared.values(), head_dim, dim, weights, sights.shifted(chunk * kChunkPositions),
-                                output);
-#pragma unroll
-          for (int k = 0; k < kKept; ++k)
-            if (sees[k]) {
-#pragma unroll
-              for (int i = 0; i < 8; ++i)
-                state.output[pass][k][i] =
-                    exact_fma(output[k][i], chunk_weight[k], state.output[pass][k][i] * before_weight[k]);
-            }
-        }
-      }
-      if (all_have_read(shared.values_read()) && chunk < run.last) request(args, run, chunk + 1, kv_head, true, shared);
+      if (any) state.merge_values(own, shared.values(), head_dim, weights, sights.shifted(base), merge);
+      if (all_have_read(shared.values_read()) && chunk < run.last)
+        request(args, run, chunk + 1, tile.kv_head, true, shared);
     }
   }
-
-#pragma unroll
-  for (int k = 0; k < kKept; ++k) {
-    const int query = own.lane / 16 * 2 + (kKept == 1 ? own.lane / 8 % 2 : k);
-    const float inverse = 1.0f / __shfl_sync(kFullWarp, state.total, FourLane::owner(query));
-    const int vector = first_vector + warp * kFour + query;
-    if (vector >= end_vector) continue;
-    float* out = raw(args.out) + place_of(vector);
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int dim = pass * kPassDims + own.lane % kRowLanes * 8;
-      if (dim >= head_dim) continue;
-#pragma unroll
-      for (int i = 0; i < 8; i += 4)
-        *reinterpret_cast<float4*>(out + dim + i) =
-            make_float4(state.output[pass][k][i] * inverse, state.output[pass][k][i + 1] * inverse,
-                        state.output[pass][k][i + 2] * inverse, state.output[pass][k][i + 3] * inverse);
-    }
-  }
+  state.store(own, tile);
 }
 
 using TilesKernel = void (*)(AttentionArgs, TilePlan);
