@@ -30,6 +30,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   count_clusters(&traits_);
   prepare_attention_decode(traits_);
   prepare_attention_merge(traits_);
+  prepare_attention_tiles(traits_);
 }
 
 std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
@@ -78,10 +79,9 @@ void CudaKernels::attention(Stream& stream, const AttentionArgs& args) {
   expect_cache(args.cache, args.head_count);
   if (args.row_count == 0) return;
   const LaunchTarget target = target_of(stream, traits_);
-  if (attention_decode_serves(traits_, args))
-    launch_attention_decode(target, args);
-  else
-    launch_attention_plain(target, args);
+  if (attention_tiles_serves(traits_, args)) return launch_attention_tiles(target, args);
+  if (attention_decode_serves(traits_, args)) return launch_attention_decode(target, args);
+  launch_attention_plain(target, args);
 }
 
 void CudaKernels::argmax(Stream& stream, const ArgmaxArgs& args) {

@@ -64,17 +64,16 @@ int compiled_capability();
 // While a kernel runs, blocks of the next one should already be there, one a multiprocessor, with their first weights
 // on the way. So kernels of a decode step launch one block a multiprocessor that leaves room for one more. If a
 // multiprocessor ever got two blocks of one kernel and another none, the next kernels would follow that pattern, and
-// each would take up to twice its time; nothing would end it. Attention does, in every layer: its blocks ask for more
-// than half of the shared memory, so that no multiprocessor takes two; what they leave is the share of a product, and
-// of a small block that merges attention's chunks. The driver keeps 1 KB of every block's share for itself.
+// each would take up to twice its time; nothing would end it. Attention does, in every layer: its blocks, and those
+// that merge its chunks, ask for more than half of the shared memory, so that no multiprocessor takes two; what they
+// leave is the share of a product. The driver keeps 1 KB of every block's share for itself.
 inline constexpr int kReservedShared = 1024;
-inline constexpr int kMergeShared = 6400;
 
 inline int lone_shared_bytes(const DeviceTraits& traits) {
   return traits.shared_bytes_per_sm / 2 - kReservedShared + 128;
 }
 inline int neighbour_shared_bytes(const DeviceTraits& traits) {
-  return traits.shared_bytes_per_sm - lone_shared_bytes(traits) - kMergeShared - 3 * kReservedShared;
+  return traits.shared_bytes_per_sm - lone_shared_bytes(traits) - 2 * kReservedShared;
 }
 
 // Activations as a product with quantised weights reads them, for M rows of K values padded to `width`.
@@ -123,6 +122,9 @@ bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& ar
 void prepare_attention_decode(const DeviceTraits& traits);
 void prepare_attention_merge(const DeviceTraits& traits);
 void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args);
+bool attention_tiles_serves(const DeviceTraits& traits, const AttentionArgs& args);
+void prepare_attention_tiles(const DeviceTraits& traits);
+void launch_attention_tiles(const LaunchTarget& target, const AttentionArgs& args);
 void launch_argmax(const LaunchTarget& target, const ArgmaxArgs& args);
 void launch_advance_step(const LaunchTarget& target, const AdvanceArgs& args);
 void launch_ask_host(const LaunchTarget& target, const AskHostArgs& args);

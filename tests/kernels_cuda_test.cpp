@@ -354,6 +354,48 @@ TEST_CASE("CUDA attention equals the host's for units of every size and groups o
   check_attention(shape, fast_host_device());
 }
 
+TEST_CASE("CUDA attention equals the host's for tiles of rows of any shape", "[cuda][attention][large]") {
+  std::uint64_t seed = 1200;
+  const auto rows_of = [](std::int32_t count, std::int32_t first, std::int32_t sequence) {
+    std::vector<StepRow> rows;
+    for (std::int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, sequence, 0});
+    return rows;
+  };
+  for (const CacheType type : {CacheType::f16, CacheType::f32})
+    for (const std::int32_t head_dim : {8, 64, 80, 128, 136, 256})
+      for (const std::int32_t ratio : {1, 3, 5, 8, 12}) {
+        AttentionCase shape;
+        shape.cache = {.type = type, .kv_heads = 2, .head_dim = head_dim, .sequences = 3, .max_positions = 768};
+        shape.heads = 2 * ratio;
+        shape.soft_cap = ratio == 3 ? 5.0f : 0.0f;
+        for (const std::int32_t window : {0, 5, 150}) {
+          shape.window = window;
+          shape.rows = rows_of(100, 595, 2);
+          shape.seed = seed++;
+          check_attention(shape, fast_host_device());
+        }
+        // Rows of several sequences in one tile, in blocks and mixed, and positions in no order.
+        shape.rows = rows_of(19, 0, 0);
+        for (const StepRow& row : rows_of(80, 301, 1)) shape.rows.push_back(row);
+        shape.seed = seed++;
+        check_attention(shape, fast_host_device());
+        shape.window = 0;
+        shape.rows.clear();
+        for (std::int32_t i = 0; i < 100; ++i) shape.rows.push_back({0, i * 277 % 700, i % 3, 0});
+        shape.seed = seed++;
+        check_attention(shape, fast_host_device());
+      }
+  // So many rows that the blocks are of every size.
+  for (const std::int32_t row_count : {96, 130, 512}) {
+    AttentionCase shape;
+    shape.cache = {.kv_heads = 8, .head_dim = 128, .max_positions = 768, .layers = 1, .layer = 0};
+    shape.heads = 40;
+    shape.rows = rows_of(row_count, 200, 0);
+    shape.seed = seed++;
+    check_attention(shape, fast_host_device());
+  }
+}
+
 TEST_CASE("CUDA choice of a token equals the scalar one", "[cuda][argmax]") {
   Random random(11);
   for (const std::int32_t width : {1, 2, 31, 1024, 1025, 32000, 151936}) {

@@ -20,8 +20,8 @@ namespace {
 constexpr int kMaxGroups = 3;
 constexpr int kLeader = kGroupThreads - kWarpLanes;  // the thread of a group that asks for copies
 // Of a thread: beside a block of this kernel there is room for one of a product (matmul_row.cu: 512 threads of 64
-// registers) and for one of the merge (128 of 40), to the last register of 64 K.
-constexpr int kMaxRegisters = 72;
+// registers) in 64 K.
+constexpr int kMaxRegisters = 80;
 constexpr int kMaxHeadDim = 256;
 constexpr int kPassDims = 128;  // of values at once
 static_assert(kMaxSplitRows <= kWarpLanes, "a lane a row");
@@ -196,10 +196,11 @@ __device__ __forceinline__ void weigh_values(const Launch<T, kHeads>& launch, co
     order_before_bulk_loads();
     group_barrier();
     const Unit unit = unit_at(launch.plan.units, afresh(item.unit));
-    const std::uint64_t cell = launch.scratch.cell(item.row, launch.args.head_count, unit.first_head, item.chunk);
-    add_partials<kHeads>(thread_afresh(), shared.exchange(), width, min(head_dim - base, kDimsAtOnce), unit.head_count,
-                         launch.scratch.outputs + cell * static_cast<unsigned>(head_dim) + base,
-                         launch.scratch.chunk_capacity * head_dim);
+    const GroupThread again = thread_afresh();
+    add_partials<kHeads>(
+        again, shared.exchange(), width, min(head_dim - base, kDimsAtOnce), unit.head_count,
+        launch.scratch.output(item.row, launch.args.head_count, unit.first_head, item.chunk, base + 4 * again.lane),
+        launch.scratch.head_stride());
   }
   group_barrier();
 }

@@ -20,38 +20,6 @@ struct GroupThread {
   int lane;
 };
 
-template <int kCount>
-__device__ __forceinline__ void widen(const float* source, float (&wide)[kCount]) {
-  static_assert(kCount == 2 || kCount == 4);
-  if constexpr (kCount == 2) {
-    const float2 pair = *reinterpret_cast<const float2*>(source);
-    wide[0] = pair.x;
-    wide[1] = pair.y;
-  } else {
-    const float4 four = *reinterpret_cast<const float4*>(source);
-    wide[0] = four.x;
-    wide[1] = four.y;
-    wide[2] = four.z;
-    wide[3] = four.w;
-  }
-}
-
-template <int kCount>
-__device__ __forceinline__ void widen(const std::uint16_t* source, float (&wide)[kCount]) {
-  static_assert(kCount == 2 || kCount == 4);
-  unsigned pairs[kCount / 2];
-  if constexpr (kCount == 2) {
-    pairs[0] = *reinterpret_cast<const unsigned*>(source);
-  } else {
-    const uint2 both = *reinterpret_cast<const uint2*>(source);
-    pairs[0] = both.x;
-    pairs[1] = both.y;
-  }
-#pragma unroll
-  for (int i = 0; i < kCount; ++i)
-    wide[i] = widen_half(static_cast<std::uint16_t>(i % 2 == 0 ? pairs[i / 2] : pairs[i / 2] >> 16));
-}
-
 // Where a head's four weights of positions 16 * sixteen + 4 * i + quarter, i = 0 .. 3, lie. The order of the sixteens
 // is turned so that neither half a warp that walks one head, nor two heads at once, meet in a bank.
 __device__ __forceinline__ int weight_fours(int head, int quarter, int sixteen) {
@@ -214,7 +182,8 @@ __device__ __forceinline__ void put_partials(const GroupThread& own, int width, 
   }
 }
 
-// tree_4 of the partials, four dimensions a lane, `dim_count` of them, to outputs + head * output_stride.
+// tree_4 of the partials, four dimensions a lane, `dim_count` of them in all, to the lane's outputs + head *
+// output_stride.
 template <int kHeads>
 __device__ __forceinline__ void add_partials(const GroupThread& own, const float* exchange, int width, int dim_count,
                                              int head_count, float* outputs, int output_stride) {
@@ -228,7 +197,7 @@ __device__ __forceinline__ void add_partials(const GroupThread& own, const float
 #pragma unroll
     for (int quarter = 0; quarter < 4; ++quarter)
       part[quarter] = *reinterpret_cast<const float4*>(parts + quarter * kHeads * width);
-    *reinterpret_cast<float4*>(outputs + head * output_stride + 4 * own.lane) = make_float4(
+    *reinterpret_cast<float4*>(outputs + head * output_stride) = make_float4(
         (part[0].x + part[2].x) + (part[1].x + part[3].x), (part[0].y + part[2].y) + (part[1].y + part[3].y),
         (part[0].z + part[2].z) + (part[1].z + part[3].z), (part[0].w + part[2].w) + (part[1].w + part[3].w));
   }

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = thread; i < unit.head_count * head_dim; i += kThreads) {
       const int head = i / head_dim;
       const int dim = i % head_dim;
-      scratch.outputs[(cell + head * scratch.chunk_capacity) * head_dim + dim] =
+      *scratch.output(local_row, args.head_count, unit.first_head + head, chunk, dim) =
           weigh_values(cache.values + dim, head_dim, scores + head * kChunkPositions, first, last);
     }
   }

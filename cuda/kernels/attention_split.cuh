@@ -72,17 +72,30 @@ __device__ __forceinline__ float exp_of_negative(float x) {
   return x < kExpLowest ? 0.0f : inside;
 }
 
+inline constexpr int kSliceDims = 32;
+
+__host__ __device__ constexpr int slice_count(int head_dim) { return (head_dim + kSliceDims - 1) / kSliceDims; }
+
 // What one launch over a group of rows leaves behind. Rows count from first_row, chunks as in ChunkSpan.
 struct SplitScratch {
-  float* outputs;  // oc: [row][head][chunk][D]
+  float* outputs;  // oc: [row][head][slice of dimensions][chunk][kSliceDims]
   ChunkSum* sums;  // [row][head][chunk]
   int first_row;
   int row_count;
   int chunk_capacity;
+  int slice_count;
 
   // 32 bits are enough: no memory holds more cells.
   __device__ __forceinline__ unsigned cell(int row, int head_count, int head, int chunk) const {
     return static_cast<unsigned>((row * head_count + head) * chunk_capacity + chunk);
+  }
+  __device__ __forceinline__ int head_stride() const { return chunk_capacity * slice_count * kSliceDims; }
+  // oc of one dimension. Those that follow it in its slice lie behind it, the next chunk's kSliceDims on.
+  __device__ __forceinline__ float* output(int row, int head_count, int head, int chunk, int dim) const {
+    const unsigned slice = static_cast<unsigned>((row * head_count + head) * slice_count + dim / kSliceDims);
+    return outputs +
+           (std::uint64_t{slice} * static_cast<unsigned>(chunk_capacity) + static_cast<unsigned>(chunk)) * kSliceDims +
+           dim % kSliceDims;
   }
 };
 
@@ -94,9 +107,12 @@ inline int chunk_capacity(int max_positions) {
   return std::max((max_positions + kChunkPositions - 1) / kChunkPositions, 1);
 }
 
+// So many bytes behind the last cell are read, if not used.
+inline constexpr std::int64_t kScratchSlackBytes = 32 * 4 * kSliceDims;
+
 inline std::int64_t split_row_bytes(int head_count, int head_dim, int max_positions) {
   return static_cast<std::int64_t>(head_count) * chunk_capacity(max_positions) *
-         static_cast<std::int64_t>(sizeof(float) * static_cast<std::size_t>(head_dim) + sizeof(ChunkSum));
+         (std::int64_t{4} * kSliceDims * slice_count(head_dim) + static_cast<std::int64_t>(sizeof(ChunkSum)));
 }
 
 // Calls launch(scratch) for one group of rows after the other; all use the same memory, which is why each group is
@@ -108,10 +124,11 @@ void for_each_row_group(const AttentionArgs& args, const Launch& launch) {
       {std::max<std::int64_t>(kScratchBudgetBytes / row_bytes, 1), args.row_count, kMaxSplitRows}));
   SplitScratch scratch = {};
   scratch.chunk_capacity = chunk_capacity(args.max_positions);
+  scratch.slice_count = slice_count(args.cache.head_dim);
   scratch.outputs = reinterpret_cast<float*>(args.scratch.address());
   scratch.sums =
       reinterpret_cast<ChunkSum*>(scratch.outputs + static_cast<std::int64_t>(rows_at_once) * args.head_count *
-                                                        scratch.chunk_capacity * args.cache.head_dim);
+                                                        scratch.chunk_capacity * scratch.slice_count * kSliceDims);
   for (scratch.first_row = 0; scratch.first_row < args.row_count; scratch.first_row += rows_at_once) {
     scratch.row_count = std::min(rows_at_once, args.row_count - scratch.first_row);
     launch(scratch);
