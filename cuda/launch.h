@@ -99,13 +99,15 @@ bool matmul_row_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_row(const DeviceTraits& traits);
 void launch_matmul_row(const LaunchTarget& target, const MatmulArgs& args);
 
-// The same with 2 to 16 rows.
+// The same with 2 to 16 rows: the input is prepared in scratch first.
+struct RowsInput;
+RowsInput launch_prepare_rows(const LaunchTarget& target, const MatmulArgs& args);
+std::size_t rows_input_bytes(int row_count, int cols);
 bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_rows(const DeviceTraits& traits);
-void count_clusters(DeviceTraits* traits);  // after prepare
 void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
 
-// The same with any number of rows: the input is prepared in scratch first.
+// The same with any number of rows, prepared likewise.
 struct TileInput;
 TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args);
 std::size_t tile_input_bytes(int row_count, int cols);

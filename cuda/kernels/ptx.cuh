@@ -136,6 +136,23 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsi
 #endif
 }
 
+// A copy that the requesting thread itself waits for.
+__device__ __forceinline__ void request_4_bytes(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_requests() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void store_four(float* shared, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
+}
+
 // By each thread that wrote to shared memory what a bulk copy overwrites next, before the barrier ahead of its request.
 __device__ __forceinline__ void order_before_bulk_loads() {
 #if __CUDA_ARCH__ >= 900
@@ -206,6 +223,20 @@ __device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigne
   unsigned result;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(more));
   return result;
+}
+
+// ---- what the compiler must not trace -------------------------------------------------------------------------------
+
+// A number that the compiler keeps in a register rather than computing it again.
+__device__ __forceinline__ int keep(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
+__device__ __forceinline__ unsigned char* keep_shared(unsigned char* shared) {
+  unsigned address = shared_address(shared);
+  asm volatile("" : "+r"(address));
+  return reinterpret_cast<unsigned char*>(__cvta_shared_to_generic(address));
 }
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
