@@ -1,10 +1,10 @@
 // matmul_rows.cu - products of quantised matrices with 2 to 16 rows of activations, weights read once.   Y = W norm(X)
 // Shapes   up to three packed matrices (N, K) of at most two types; X (M, K), prepared as rows_input.cuh says; out (M, N)
 //          or (M, N/2). sm_90.
-// Mapping  one block a multiprocessor, two fit: while one kernel works, the next one's blocks fill their rings. A block
-//          walks K for up to six strips at once (NOTE [Rows stream]), four where M > 8. Warp w of eight takes the tiles
-//          t = w (mod 8), hence the partials 4w .. 4w+3, of all of them; lane (g, c) those of row g of each strip and of
-//          columns 2c and 2c+1 (rows_product.cuh). At the end they meet in shared memory (rows_finish.cuh).
+// Mapping  two blocks a multiprocessor. A block walks K for up to four strips at once (NOTE [Rows stream]), two where
+//          M > 8. Warp w of eight takes the tiles t = w (mod 8), hence the partials 4w .. 4w+3, of all of them; lane
+//          (g, c) those of row g of each strip and of columns 2c and 2c+1 (rows_product.cuh). At the end they meet in
+//          shared memory (rows_finish.cuh).
 // Bound    memory: packed_bytes(N, K), once. For M <= 8, 16 instructions a lane for 16 x 8 x 32 products and their share
 //          of the sums; twice that for more.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
@@ -20,6 +20,7 @@ namespace genai::cuda {
 namespace {
 
 constexpr int kThreads = kRowsThreads + kWarpLanes;
+constexpr int kBlocksPerSm = 2;
 constexpr int kMaxRegisters = 96;      // so that a block of prepare_rows.cu fits beside two of these
 constexpr int kMaxRoundOutputs = 128;  // rows_finish.cuh
 constexpr int kWeightSlots = 3;        // at least
@@ -28,7 +29,6 @@ constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
 
 constexpr int groups_for(int row_count) { return row_count > kGroupColumns ? 2 : 1; }
 constexpr int pass_pairs(int groups) { return 3 - groups; }
-constexpr int pass_strips(int groups) { return 2 * pass_pairs(groups); }
 
 template <DType kType, int kGroups>
 __device__ __forceinline__ void compute_pass(const RowsProduct& product, const RowsPass& pass, RowsRing& weights,
@@ -77,7 +77,7 @@ __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_const
     publish_barriers();
   }
   if (warp > 0 && warp <= kMaxStreamOutputs && lane == 0)
-    ranges[warp - 1] = pass_range<kFirst, kSecond, pass_strips(kGroups)>(product.shape, warp - 1);
+    ranges[warp - 1] = pass_range<kFirst, kSecond>(product, warp - 1);
   __syncthreads();
   if (warp == kRowsWarps) {
     if (lane == 0) produce_rows<kFirst, kSecond>(product, ranges, weights, input);
@@ -151,20 +151,25 @@ int lay_out(RowsProduct* product) {
 bool plan_rows(const DeviceTraits& traits, const MatmulArgs& args, RowsProduct* product) {
   RingShape& weights = product->weight_ring;
   RingShape& input = product->input_ring;
+  const int blocks = kBlocksPerSm * traits.sm_count;
   bool needs_sums = false;
   int tile_bytes = 0;
+  int most_strips = 1;  // of one output in a block
   for (int i = 0; i < args.output_count; ++i) {
     const DType dtype = args.outputs[i].matrix.dtype;
     if (is_float(dtype)) return false;
     needs_sums = needs_sums || has_minimum(dtype);
     tile_bytes = std::max(tile_bytes, tile_layout(dtype).tile_bytes);
+    const int strips = static_cast<int>(strip_count(args.outputs[i].matrix.rows));
+    most_strips = std::max(most_strips, (strips + blocks - 1) / blocks);
   }
   product->shape.tile_count = static_cast<int>(padded_width(args.outputs[0].matrix.cols) / kTileWidth);
   product->input.columns = rows_columns(args.row_count);
   product->row_count = args.row_count;
   product->epilogue = args.epilogue;
   product->soft_cap = args.soft_cap;
-  weights.slot_bytes = pass_strips(groups_for(args.row_count)) * kChunkTiles * tile_bytes;
+  product->pass_strips = std::min(most_strips, 2 * pass_pairs(groups_for(args.row_count)));
+  weights.slot_bytes = product->pass_strips * kChunkTiles * tile_bytes;
   input.slot_bytes = needs_sums ? product->input.chunk_bytes() : product->input.sums();
   const int chunks = chunk_count(product->shape.tile_count);
   const int room = neighbour_shared_bytes(traits);
@@ -198,7 +203,7 @@ void launch_outputs(const LaunchTarget& target, RowsProduct product, RowsKernel 
   if (strips == 0) return;
   product.shape.output_count = output_count;
   const std::size_t shared_bytes = static_cast<std::size_t>(lay_out(&product));
-  const unsigned blocks = static_cast<unsigned>(std::min<std::int64_t>(strips, target.traits.sm_count));
+  const unsigned blocks = static_cast<unsigned>(std::min<std::int64_t>(strips, kBlocksPerSm * target.traits.sm_count));
   launch_kernel("matmul_rows_kernel", kernel, {dim3(blocks), dim3(kThreads), shared_bytes}, target, product);
 }
 

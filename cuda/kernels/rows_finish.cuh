@@ -137,8 +137,8 @@ __device__ __forceinline__ void finish_pass(const RowsProduct& product, const St
                    own[1][i / 2][i % 2], own[2][i / 2][i % 2], own[3][i / 2][i % 2]);
     }
     named_barrier<kRoundBarrier, kRowsThreads>();
-    const int of_round = thread - first * unit.outputs();
-    if (of_round >= 0 && thread < end * unit.outputs()) y = add_partials(exchange + of_round * kExchangeStride);
+    if (thread >= first * unit.outputs() && thread < end * unit.outputs())
+      y = add_partials(exchange + (thread - first * unit.outputs()) * kExchangeStride);
   }
   if (thread < units * unit.outputs())  // whole warps: a unit is a multiple of 32
     finish_output<kGroups>(product, output, pass, unit, thread, y, terms[thread]);

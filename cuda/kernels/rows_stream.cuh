@@ -7,10 +7,11 @@
 // registers, so neither ring depends on how long K is. A stage of the weights' ring is one chunk of all strips of the
 // pass, a stage of the activations' ring one chunk of all rows. Where that ring holds all chunks, they are copied once
 // and stay.
-// Before the previous grid has ended, weights fill their ring, one stage on its way at a time: more would hold up the
-// kernel that still works. Some 60 KB on their way are all that a multiprocessor needs: measured on an H200, copies of
-// 4.6 KB stream 4.0 TB/s with 55 KB on their way and 4.4 with 74 KB; with as many bytes again of activations that all
-// blocks read from the cache, weights come at 3.0 TB/s, with half of that at 3.7.
+// Two blocks share a multiprocessor: while one adds up the partials of a pass, or waits, the other one computes
+// (measured on an H200: with one block, decode steps with 2 to 16 rows take 1.3 times as long). Before the previous grid
+// has ended weights fill the rings. Measured likewise: copies of 4.6 KB stream 4.0 TB/s with 55 KB on their way and 4.4
+// with 74 KB; with as many bytes again of activations that all blocks read from the cache, weights come at 3.0 TB/s,
+// with half of that at 3.7.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -45,6 +46,7 @@ struct RowsProduct {
   int exchange;          // offsets in shared memory
   int terms;
   int ranges;
+  int pass_strips;  // at most
   int round_units;  // rows_finish.cuh
   int row_count;
   Epilogue epilogue;
@@ -57,22 +59,26 @@ struct RowsPass {
   int strips;
 };
 
-// The strips of one output that a block owns, and how many of them are a pass: an even number.
+// The strips of one output that a block owns, and how many of them are a pass: an even number where that fits a stage.
 struct PassRange {
   int first;
   int end;
   int pass_strips;
 };
 
-template <DType kFirst, DType kSecond, int kPassStrips>
-__device__ __forceinline__ PassRange pass_range(const StreamShape& shape, int output) {
-  static_assert(kPassStrips % 2 == 0);
-  if (output >= shape.output_count) return {0, 0, kPassStrips};
-  const StripRange range =
-      owned_strips<kFirst, kSecond>(shape, output, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ PassRange pass_range(const RowsProduct& product, int output) {
+  if (output >= product.shape.output_count) return {0, 0, 1};
+  // The blocks that share a multiprocessor are normally half a grid apart: they get neighbouring shares.
+  const int blocks = static_cast<int>(gridDim.x);
+  const int half = blocks / 2;
+  const int block = static_cast<int>(blockIdx.x);
+  const int share = block >= 2 * half ? block : block < half ? 2 * block : 2 * (block - half) + 1;
+  const StripRange range = owned_strips<kFirst, kSecond>(product.shape, output, share, blocks);
   const int count = range.end - range.first;
-  const int passes = max((count + kPassStrips - 1) / kPassStrips, 1);
-  return {range.first, range.end, (count + 2 * passes - 1) / (2 * passes) * 2};
+  const int passes = max((count + product.pass_strips - 1) / product.pass_strips, 1);
+  const int even = (count + 2 * passes - 1) / (2 * passes) * 2;
+  return {range.first, range.end, min(even, product.pass_strips)};
 }
 
 // Calls visit(pass) for each pass of the block, in order. `ranges` are in shared memory, one an output.
@@ -153,7 +159,6 @@ __device__ __forceinline__ void produce_rows(const RowsProduct& product, const P
         waited = true;
         copy_chunks(lag);
       }
-      if (!waited && stages > 0) wait_phase(weights.full() - 2, 0);  // of the slot before
       const unsigned bytes = static_cast<unsigned>(min(left, kChunkTiles) * tile_bytes);
       unsigned char* slot = weights.wait_empty(static_cast<unsigned>(pass.strips) * bytes);
       const TileBytes* source = chunk_source;
