@@ -33,8 +33,8 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
 
 std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
   return std::max(
-      {PreparedInput::bytes(limits.row_count, limits.input_width), rows_input_bytes(limits.row_count, limits.input_width),
-       tile_input_bytes(limits.row_count, limits.input_width),
+      {PreparedInput::bytes(limits.row_count, limits.input_width),
+       rows_input_bytes(limits.row_count, limits.input_width), tile_input_bytes(limits.row_count, limits.input_width),
        attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions)});
 }
 

@@ -66,7 +66,9 @@ int compiled_capability();
 // multiprocessor ever got two blocks of one kernel and another none, the next kernels would follow that pattern, and
 // each would take up to twice its time; nothing would end it. Attention does, in every layer: its blocks ask for more
 // than half of the shared memory, so that no multiprocessor takes two; what they leave is the share of a product, and
-// of a small block that merges attention's chunks. The driver keeps 1 KB of every block's share for itself.
+// of a small block that merges attention's chunks. Products with several rows run two such blocks a multiprocessor and
+// a small one beside them that prepares the next input (NOTE [Rows stream]). The driver keeps 1 KB of every block's
+// share for itself.
 inline constexpr int kReservedShared = 1024;
 inline constexpr int kMergeShared = 6400;
 

@@ -1,12 +1,12 @@
 // matmul_rows.cu - products of quantised matrices with 2 to 16 rows of activations, weights read once.   Y = W norm(X)
-// Shapes   up to three packed matrices (N, K) of at most two types; X (M, K), prepared as rows_input.cuh says; out (M, N)
-//          or (M, N/2). sm_90.
+// Shapes   up to three packed matrices (N, K) of at most two types; X (M, K), prepared as rows_input.cuh says;
+//          out (M, N) or (M, N/2). sm_90.
 // Mapping  two blocks a multiprocessor. A block walks K for up to four strips at once (NOTE [Rows stream]), two where
 //          M > 8. Warp w of eight takes the tiles t = w (mod 8), hence the partials 4w .. 4w+3, of all of them; lane
 //          (g, c) those of row g of each strip and of columns 2c and 2c+1 (rows_product.cuh). At the end they meet in
 //          shared memory (rows_finish.cuh).
-// Bound    memory: packed_bytes(N, K), once. For M <= 8, 16 instructions a lane for 16 x 8 x 32 products and their share
-//          of the sums; twice that for more.
+// Bound    memory: packed_bytes(N, K), once. For M <= 8 a lane needs 30 instructions for each integer product of
+//          16 x 8 x 32, half of them for floats; for more rows twice those.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
 #include <algorithm>
 
@@ -48,7 +48,8 @@ __device__ __forceinline__ void compute_pass(const RowsProduct& product, const R
       for (int pair = 0; pair < kPairs; ++pair) {
         if (2 * pair >= pass.strips) break;
         TilePair<kType> tiles;
-        tiles.load(stage + 2 * pair * TilePair<kType>::kStripStride, lane);  // of a lone strip, the lower one is noise
+        // Of a lone strip the lower neighbour is noise, from this stage or what lies behind it, and is not stored.
+        tiles.load(stage + 2 * pair * TilePair<kType>::kStripStride, lane);
         accumulate_tiles<kType, kGroups>(tiles, product.input, chunk, places, partials[pair]);
       }
     }

@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     const QuantizedFour result = quantize_four(norm ? normalize_four(four, inverse, weights) : four);
     unsigned char* chunk = prepared.chunks + tile / kChunkTiles * prepared.chunk_bytes();
     const int of_chunk = tile % kChunkTiles;
-    *reinterpret_cast<unsigned*>(chunk + prepared.quant_offset(of_chunk, block, m) + lane % 4 * 16 +
-                                 lane / 4 % 2 * 4) = result.quants;
+    *reinterpret_cast<unsigned*>(chunk + prepared.quant_offset(of_chunk, block, m) + lane % 4 * 16 + lane / 4 % 2 * 4) =
+        result.quants;
     if (lane % 8 == 0) {
       const int place = prepared.scale_offset(of_chunk, block, m);
       *reinterpret_cast<float*>(chunk + prepared.scales() + place) = result.scale;

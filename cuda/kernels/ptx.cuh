@@ -89,21 +89,6 @@ __device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned pari
 #endif
 }
 
-// True when the phase of this parity is over; does not wait longer than the hardware likes.
-__device__ __forceinline__ bool phase_over(SharedBarrier* barrier, unsigned parity) {
-  unsigned done = 1;
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n .reg .pred complete;\n"
-      " mbarrier.test_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
-      " selp.u32 %0, 1, 0, complete;\n}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-#endif
-  return done != 0;
-}
-
 // ---- bulk copies ---------------------------------------------------------------------------------------------------
 
 // Weights are read once a step: they should not push anything else out of the cache.
@@ -148,6 +133,7 @@ __device__ __forceinline__ void wait_for_requests() {
 #endif
 }
 
+// Sixteen bytes, aligned: the compiler would store four words.
 __device__ __forceinline__ void store_four(float* shared, float x, float y, float z, float w) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "f"(x), "f"(y), "f"(z), "f"(w)
                : "memory");
@@ -274,26 +260,6 @@ __device__ __forceinline__ void multiply_16(int (&d)[4], unsigned a0, unsigned a
   asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a0), "r"(a1), "r"(b0), "r"(start));
-#endif
-}
-
-// ---- reductions of a warp ------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ unsigned warp_max(unsigned value) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(0xffffffffu, value);
-#else
-  for (int stride = 16; stride > 0; stride /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, stride));
-  return value;
-#endif
-}
-
-__device__ __forceinline__ int warp_sum(int value) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(0xffffffffu, value);
-#else
-  for (int stride = 16; stride > 0; stride /= 2) value += __shfl_xor_sync(0xffffffffu, value, stride);
-  return value;
 #endif
 }
 

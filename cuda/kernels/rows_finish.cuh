@@ -101,8 +101,7 @@ __device__ __forceinline__ void finish_output(const RowsProduct& product, const 
   float* out = output.out + static_cast<std::int64_t>(place.m) * output.out_stride;
   if (is_gated(product.epilogue)) {
     const float up = __shfl_xor_sync(kFullWarp, y, unit.pairs());
-    if (place.valid && place.row % 2 == 0)
-      store_gated(product.epilogue, product.soft_cap, y, up, out + place.row / 2);
+    if (place.valid && place.row % 2 == 0) store_gated(product.epilogue, product.soft_cap, y, up, out + place.row / 2);
   } else if (place.valid) {
     if (product.epilogue == Epilogue::add) y = terms.before + y;
     out[place.row] = apply_soft_cap(y, product.soft_cap);

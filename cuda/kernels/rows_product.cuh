@@ -1,6 +1,6 @@
-// rows_product.cuh - one tile of a pair of strips times up to 16 columns of activations, by one warp. An integer product
-// m16n8k32 has in its rows 0-7 the upper strip's rows of one block, in rows 8-15 the lower strip's, in its columns eight
-// rows of activations.
+// rows_product.cuh - one tile of a pair of strips times up to 16 columns of activations, by one warp. An integer
+// product m16n8k32 has in its rows 0-7 the upper strip's rows of one block, in rows 8-15 the lower strip's, in its
+// columns eight rows of activations.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -8,10 +8,10 @@
 // pass, a stage of the activations' ring one chunk of all rows. Where that ring holds all chunks, they are copied once
 // and stay.
 // Two blocks share a multiprocessor: while one adds up the partials of a pass, or waits, the other one computes
-// (measured on an H200: with one block, decode steps with 2 to 16 rows take 1.3 times as long). Before the previous grid
-// has ended weights fill the rings. Measured likewise: copies of 4.6 KB stream 4.0 TB/s with 55 KB on their way and 4.4
-// with 74 KB; with as many bytes again of activations that all blocks read from the cache, weights come at 3.0 TB/s,
-// with half of that at 3.7.
+// (measured on an H200: with one block, decode steps with 2 to 16 rows take 1.3 times as long). Before the previous
+// grid has ended weights fill the rings. Measured likewise: copies of 4.6 KB stream 4.0 TB/s with 55 KB on their way
+// and 4.4 with 74 KB; with as many bytes again of activations that all blocks read from the cache, weights come at 3.0
+// TB/s, with half of that at 3.7.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -38,7 +38,8 @@ __device__ __forceinline__ void wait_flag(const unsigned* flag) {
   } while (raised == 0);
 }
 
-// The opposite of keep (ptx.cuh): read again at every use, so that nothing that follows from it occupies registers in between.
+// The opposite of keep (ptx.cuh): read again at every use, so that nothing that follows from it occupies registers in
+// between.
 __device__ __forceinline__ int thread_in_block() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

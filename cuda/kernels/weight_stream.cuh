@@ -1,21 +1,11 @@
-// weight_stream.cuh - outputs of a product as kernels see them, their division among blocks, and the weights as one
-// stream of bulk copies into a ring in shared memory. The stream is that of matmul_rows.cu, the rest serves
-// matmul_row.cu and matmul_tiles.cu too.
-//
-// NOTE [Weight stream]
-// The strips of up to three matrices are laid end to end; block b of a grid owns those that begin in the b-th equal
-// part of the bytes. A block cuts its strips into stages of at most stage_bytes: a bundle of whole strips, or, where
-// one strip is longer, pieces of it, each a multiple of 8 tiles so that a tile's place in a piece tells its partials.
-// At most `window` copies are in flight.
-// Too many hold up everything else on the way to memory: measured on an H200, 69 KB in flight a multiprocessor
-// streams 4.57 TB/s, 184 KB no more, but makes other loads wait four times as long. While the ring fills for the first
-// time, normally behind the previous kernel, one copy at a time is enough.
+// weight_stream.cuh - outputs of a product as kernels see them, and their division among the blocks of a grid: the
+// strips of up to three matrices are laid end to end, and block b owns those that begin in the b-th equal part of the
+// bytes.
 #pragma once
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/tile.cuh"
 #include "engine/device/kernels.h"
 #include "engine/packed_layout.h"
@@ -23,7 +13,6 @@
 namespace genai::cuda {
 
 inline constexpr int kMaxStreamOutputs = 3;
-inline constexpr int kPieceTiles = 8;  // one tile for each four of the 32 partials
 
 struct StreamOutput {
   const TileBytes* weights;
@@ -38,8 +27,8 @@ struct StreamOutput {
 struct StreamShape {
   StreamOutput outputs[kMaxStreamOutputs];
   int output_count;
-  int tile_count;  // of a strip, along K
-  int stage_bytes;
+  int tile_count;   // of a strip, along K
+  int stage_bytes;  // of matmul_row.cu: a slot
 };
 
 inline StreamOutput stream_output(const MatmulOutput& output, DType second_type) {
@@ -69,21 +58,6 @@ inline TypePair type_pair(const MatmulArgs& args) {
     ++types.count;
   }
   return types;
-}
-
-// How strips of one type are cut into stages.
-struct StageCut {
-  int bundle_strips;  // 1 where strips are cut
-  int piece_tiles;    // tile_count where they are not
-};
-
-constexpr __host__ __device__ StageCut stage_cut(int tile_bytes, int tile_count, int stage_bytes) {
-  const int stage_tiles = stage_bytes / tile_bytes;
-  if (tile_count <= stage_tiles) return {stage_tiles / tile_count, tile_count};
-  const int whole = stage_tiles / kPieceTiles * kPieceTiles;
-  const int pieces = (tile_count + whole - 1) / whole;
-  const int even = (tile_count + pieces - 1) / pieces;
-  return {1, (even + kPieceTiles - 1) / kPieceTiles * kPieceTiles};
 }
 
 struct StripRange {
