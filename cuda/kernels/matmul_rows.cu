@@ -9,6 +9,7 @@
 //          16 x 8 x 32, half of them for floats; for more rows twice those.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
 #include <algorithm>
+#include <climits>
 
 #include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/rows_product.cuh"
@@ -152,44 +153,46 @@ int lay_out(RowsProduct* product) {
 bool plan_rows(const DeviceTraits& traits, const MatmulArgs& args, RowsProduct* product) {
   RingShape& weights = product->weight_ring;
   RingShape& input = product->input_ring;
-  const int blocks = kBlocksPerSm * traits.sm_count;
   bool needs_sums = false;
   int tile_bytes = 0;
-  int most_strips = 1;  // of one output in a block
+  int least_tile_bytes = INT_MAX;
+  std::int64_t all_bytes = 0;  // of one tile of every strip
   for (int i = 0; i < args.output_count; ++i) {
     const DType dtype = args.outputs[i].matrix.dtype;
     if (is_float(dtype)) return false;
     needs_sums = needs_sums || has_minimum(dtype);
     tile_bytes = std::max(tile_bytes, tile_layout(dtype).tile_bytes);
-    const int strips = static_cast<int>(strip_count(args.outputs[i].matrix.rows));
-    most_strips = std::max(most_strips, (strips + blocks - 1) / blocks);
+    least_tile_bytes = std::min(least_tile_bytes, tile_layout(dtype).tile_bytes);
+    all_bytes += strip_count(args.outputs[i].matrix.rows) * tile_layout(dtype).tile_bytes;
   }
+  // A stage has room for no more strips than a block can own of one output.
+  const std::int64_t share = std::int64_t{kBlocksPerSm} * traits.sm_count * least_tile_bytes;
+  const int most_strips = static_cast<int>(
+      std::clamp<std::int64_t>((all_bytes + share - 1) / share, 1, 2 * pass_pairs(groups_for(args.row_count))));
   product->shape.tile_count = static_cast<int>(padded_width(args.outputs[0].matrix.cols) / kTileWidth);
   product->input.columns = rows_columns(args.row_count);
   product->row_count = args.row_count;
   product->epilogue = args.epilogue;
   product->soft_cap = args.soft_cap;
-  product->pass_strips = std::min(most_strips, 2 * pass_pairs(groups_for(args.row_count)));
+  product->pass_strips = most_strips;
   weights.slot_bytes = product->pass_strips * kChunkTiles * tile_bytes;
   input.slot_bytes = needs_sums ? product->input.chunk_bytes() : product->input.sums();
   const int chunks = chunk_count(product->shape.tile_count);
   const int room = neighbour_shared_bytes(traits);
   const auto fits = [&] { return lay_out(product) <= room; };
+  const auto grow = [&](int& slot_count, int most) {
+    while (slot_count < most) {
+      ++slot_count;
+      if (fits()) continue;
+      --slot_count;
+      return;
+    }
+  };
   input.slot_count = std::min(chunks, 2);
   for (weights.slot_count = kWeightSlots; !fits(); --weights.slot_count)
     if (weights.slot_count == 2) return false;
-  while (input.slot_count < std::min(chunks, kMaxSlots)) {
-    ++input.slot_count;
-    if (fits()) continue;
-    --input.slot_count;
-    break;
-  }
-  while (weights.slot_count < kMaxSlots) {
-    ++weights.slot_count;
-    if (fits()) continue;
-    --weights.slot_count;
-    break;
-  }
+  grow(input.slot_count, std::min(chunks, kMaxSlots));
+  grow(weights.slot_count, kMaxSlots);
   input.stays = input.slot_count == chunks;
   return true;
 }
