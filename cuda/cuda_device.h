@@ -18,12 +18,6 @@ struct DeviceTraits {
   int l2_bytes = 0;
   int shared_bytes_per_block = 0;  // after opting in
   int shared_bytes_per_sm = 0;
-  int clusters_of[4] = {};  // of 1, 2, 4 and 8 blocks that each fill a multiprocessor, running at once; 0 below 9.0
-
-  // `blocks` is 1, 2, 4 or 8.
-  int clusters_at_once(int blocks) const {
-    return clusters_of[blocks == 1 ? 0 : blocks == 2 ? 1 : blocks == 4 ? 2 : 3];
-  }
 };
 
 struct OpenedDevice {

@@ -27,7 +27,6 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   prepare_matmul_row(traits_);
   prepare_matmul_rows(traits_);
   prepare_matmul_tiles(traits_);
-  count_clusters(&traits_);
   prepare_attention_decode(traits_);
   prepare_attention_merge(traits_);
   prepare_attention_tiles(traits_);
@@ -36,7 +35,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
 std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
   return std::max(
       {PreparedInput::bytes(limits.row_count, limits.input_width),
-       tile_input_bytes(limits.row_count, limits.input_width),
+       rows_input_bytes(limits.row_count, limits.input_width), tile_input_bytes(limits.row_count, limits.input_width),
        attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions)});
 }
 

@@ -271,6 +271,25 @@ TEST_CASE("CUDA product equals the host's where its work does not divide evenly"
                  fast_host_device());
   check_matmul({.dtypes = {DType::Q4_K, DType::Q6_K}, .rows = 132 * 8 * 5 / 2, .cols = 6144, .seed = seed++},
                fast_host_device());
+  // Several rows, more strips in a block than one pass takes, activations that stay and that do not.
+  for (const std::int32_t row_count : {2, 7, 8, 12, 16}) {
+    check_matmul({.dtypes = {DType::Q4_0},
+                  .rows = 132 * 8 * 11,
+                  .cols = 1120,
+                  .row_count = row_count,
+                  .bias = true,
+                  .epilogue = Epilogue::add,
+                  .seed = seed++},
+                 fast_host_device());
+    check_matmul({.dtypes = {DType::Q4_K, DType::Q6_K},
+                  .rows = 132 * 8 * 5 + 2,
+                  .cols = 5120,
+                  .row_count = row_count,
+                  .norm = true,
+                  .epilogue = Epilogue::gated_silu,
+                  .seed = seed++},
+                 fast_host_device());
+  }
   // More tiles than multiprocessors, so that some are cut along K.
   for (const DType dtype : {DType::Q4_0, DType::Q4_K, DType::Q6_K})
     for (const Epilogue epilogue : {Epilogue::store, Epilogue::gated_silu})

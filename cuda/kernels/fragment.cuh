@@ -113,6 +113,62 @@ struct PairScales {
   }
 };
 
+// Scales of the four blocks of one row of a tile, as they lie there.
+template <DType kType>
+struct RowScales {
+  static constexpr TileLayout kLayout = tile_layout(kType);
+
+  uint2 scale;    // four halves, or one where there are sub-scales
+  uint2 minimum;  // likewise
+  uint2 sub;      // Q6_K: eight signed bytes; else x only, four bytes
+  unsigned sub_minimum;
+
+  __device__ __forceinline__ void load(const TileBytes* tile, int row) {
+    if constexpr (Fragment<kType>::kSubScales) {
+      scale.x = *reinterpret_cast<const std::uint16_t*>(tile + kLayout.scale + 2 * row);
+      if constexpr (kType == DType::Q6_K) {
+        sub = *reinterpret_cast<const uint2*>(tile + kLayout.sub_scale + 8 * row);
+      } else {
+        sub.x = *reinterpret_cast<const unsigned*>(tile + kLayout.sub_scale + 4 * row);
+        minimum.x = *reinterpret_cast<const std::uint16_t*>(tile + kLayout.minimum + 2 * row);
+        sub_minimum = *reinterpret_cast<const unsigned*>(tile + kLayout.sub_min + 4 * row);
+      }
+    } else {
+      scale = *reinterpret_cast<const uint2*>(tile + kLayout.scale + 8 * row);
+      if constexpr (has_minimum(kType)) minimum = *reinterpret_cast<const uint2*>(tile + kLayout.minimum + 8 * row);
+    }
+  }
+
+  // Of blocks 2 * kPair and 2 * kPair + 1.
+  template <int kPair>
+  __device__ __forceinline__ PairScales<kType> pair() const {
+    PairScales<kType> result = {};
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      const int shift = 16 * kPair + 8 * block;
+      if constexpr (kType == DType::Q6_K) {
+        const unsigned word = kPair == 0 ? sub.x : sub.y;
+        result.scale[block] = widen_half(static_cast<std::uint16_t>(scale.x));
+        result.sub[block][0] = static_cast<float>(static_cast<signed char>(word >> (16 * block)));
+        result.sub[block][1] = static_cast<float>(static_cast<signed char>(word >> (16 * block + 8)));
+      } else if constexpr (Fragment<kType>::kSubScales) {
+        result.scale[block] = widen_half(static_cast<std::uint16_t>(scale.x));
+        result.sub[block][0] = static_cast<float>(sub.x >> shift & 0xffu);
+        result.minimum[block] =
+            -(widen_half(static_cast<std::uint16_t>(minimum.x)) * static_cast<float>(sub_minimum >> shift & 0xffu));
+      } else {
+        const unsigned word = kPair == 0 ? scale.x : scale.y;
+        result.scale[block] = widen_half(static_cast<std::uint16_t>(word >> (16 * block)));
+        if constexpr (has_minimum(kType)) {
+          const unsigned low = kPair == 0 ? minimum.x : minimum.y;
+          result.minimum[block] = widen_half(static_cast<std::uint16_t>(low >> (16 * block)));
+        }
+      }
+    }
+    return result;
+  }
+};
+
 // float(idot), sub-scales included. `second` is the product of the second half, where there are halves. Every product
 // and sum here is an integer below 2^24, so nothing is rounded.
 template <DType kType>

@@ -5,6 +5,7 @@
 // Twin     engine/host, the same operations in the same order (engine/README.md, "Quantised activations").
 #include <algorithm>
 
+#include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/tile_input.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/launch.h"
@@ -55,14 +56,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Four neighbouring values of a row, zeros behind its end; `whole` where rows start and end at 16-byte addresses.
-__device__ __forceinline__ float4 load_four(const float* row, int column, int cols, bool whole) {
-  if (whole)
-    return column < cols ? *reinterpret_cast<const float4*>(row + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  return make_float4(column < cols ? row[column] : 0.0f, column + 1 < cols ? row[column + 1] : 0.0f,
-                     column + 2 < cols ? row[column + 2] : 0.0f, column + 3 < cols ? row[column + 3] : 0.0f);
-}
-
 // The same into records (tile_input.cuh): a block a row, a warp a tile, eight lanes a block of 32.
 __global__ void __launch_bounds__(kThreads)
     prepare_tiles_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
@@ -84,38 +77,15 @@ __global__ void __launch_bounds__(kThreads)
   for (int tile = static_cast<int>(threadIdx.x) / kWarpLanes; tile < prepared.tile_count;
        tile += kThreads / kWarpLanes) {
     const int column = tile * kTileWidth + lane * 4;
-    const float4 four = load_four(x, column, cols, whole);
-    float value[4] = {four.x, four.y, four.z, four.w};
-    if (norm_weight != nullptr) {
-      const float4 weights = load_four(norm_weight, column, cols, whole);
-      value[0] = (value[0] * inverse) * weights.x;
-      value[1] = (value[1] * inverse) * weights.y;
-      value[2] = (value[2] * inverse) * weights.z;
-      value[3] = (value[3] * inverse) * weights.w;
-    }
-    unsigned amax = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) amax = max(amax, float_bits(value[i]) & 0x7fffffffu);
-#pragma unroll
-    for (int stride = 4; stride > 0; stride /= 2) amax = max(amax, __shfl_xor_sync(kFullWarp, amax, stride));
-    const float scale = activation_scale(amax);
-    const float inverse_scale = scale > 0.0f ? 1.0f / scale : 0.0f;
-    unsigned word = 0;
-    int sum = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int quant = quantize_activation(value[i], inverse_scale);
-      sum += quant;
-      word |= (static_cast<unsigned>(quant) & 0xffu) << (8 * i);
-    }
-#pragma unroll
-    for (int stride = 4; stride > 0; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
+    float4 four = load_four(x, column, cols, whole);
+    if (norm_weight != nullptr) four = normalize_four(four, inverse, load_four(norm_weight, column, cols, whole));
+    const QuantizedFour result = quantize_four(four);
     unsigned char* record =
         prepared.records + (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * kRecordBytes;
-    *reinterpret_cast<unsigned*>(record + quant_place) = word;
+    *reinterpret_cast<unsigned*>(record + quant_place) = result.quants;
     if (lane % 8 == 0) {
-      *reinterpret_cast<float*>(record + scale_offset(block, m)) = scale;
-      *reinterpret_cast<float*>(record + sum_offset(block, m)) = scale * static_cast<float>(sum);
+      *reinterpret_cast<float*>(record + scale_offset(block, m)) = result.scale;
+      *reinterpret_cast<float*>(record + sum_offset(block, m)) = result.sum;
     }
   }
 }

@@ -89,21 +89,6 @@ __device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned pari
 #endif
 }
 
-// True when the phase of this parity is over; does not wait longer than the hardware likes.
-__device__ __forceinline__ bool phase_over(SharedBarrier* barrier, unsigned parity) {
-  unsigned done = 1;
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n .reg .pred complete;\n"
-      " mbarrier.test_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
-      " selp.u32 %0, 1, 0, complete;\n}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-#endif
-  return done != 0;
-}
-
 // ---- bulk copies ---------------------------------------------------------------------------------------------------
 
 // Weights are read once a step: they should not push anything else out of the cache.
@@ -134,6 +119,24 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, unsi
       "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 #endif
+}
+
+// A copy that the requesting thread itself waits for.
+__device__ __forceinline__ void request_4_bytes(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_requests() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Sixteen bytes, aligned: the compiler would store four words.
+__device__ __forceinline__ void store_four(float* shared, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
 }
 
 // By each thread that wrote to shared memory what a bulk copy overwrites next, before the barrier ahead of its request.
@@ -208,6 +211,20 @@ __device__ __forceinline__ unsigned and_or(unsigned word, unsigned mask, unsigne
   return result;
 }
 
+// ---- what the compiler must not trace -------------------------------------------------------------------------------
+
+// A number that the compiler keeps in a register rather than computing it again.
+__device__ __forceinline__ int keep(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
+__device__ __forceinline__ unsigned char* keep_shared(unsigned char* shared) {
+  unsigned address = shared_address(shared);
+  asm volatile("" : "+r"(address));
+  return reinterpret_cast<unsigned char*>(__cvta_shared_to_generic(address));
+}
+
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float widen_half(std::uint16_t half) { return __half2float(__ushort_as_half(half)); }
@@ -243,26 +260,6 @@ __device__ __forceinline__ void multiply_16(int (&d)[4], unsigned a0, unsigned a
   asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a0), "r"(a1), "r"(b0), "r"(start));
-#endif
-}
-
-// ---- reductions of a warp ------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ unsigned warp_max(unsigned value) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(0xffffffffu, value);
-#else
-  for (int stride = 16; stride > 0; stride /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, stride));
-  return value;
-#endif
-}
-
-__device__ __forceinline__ int warp_sum(int value) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(0xffffffffu, value);
-#else
-  for (int stride = 16; stride > 0; stride /= 2) value += __shfl_xor_sync(0xffffffffu, value, stride);
-  return value;
 #endif
 }
 

@@ -1,138 +1,146 @@
-// rows_finish.cuh - the end of a product with several rows (matmul_rows.cu): the sum over the 32 partials, left to
-// right, through eight warps, and the store. Warp w has the partials 4w .. 4w+3 of a pair of strips; it adds them to
-// what warp w - 1 hands over in shared memory and hands the sum on; the last warp stores. Warps run ahead of one
-// another by at most the two buffers of a link.
+// rows_finish.cuh - the end of a pass of matmul_rows.cu: the sum over the 32 partials, left to right, and the store.
+// The eight warps of a block have four partials each of every output; they meet in shared memory, where one thread adds
+// up one output. There is room for a part of a pass only, so it takes rounds: a round is one or more units, a unit the
+// outputs of a pair of strips in one group of columns.
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "cuda/kernels/epilogue.cuh"
 #include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/rows_product.cuh"
+#include "cuda/kernels/rows_stream.cuh"
 #include "cuda/kernels/warp.cuh"
-#include "cuda/kernels/weight_stream.cuh"
 #include "engine/packed_layout.h"
 
 namespace genai::cuda {
 
-inline constexpr int kConsumerWarps = 8;
-inline constexpr int kColumns = 8;                 // of one integer product
-inline constexpr int kLinks = kConsumerWarps - 1;  // from a warp to the next
-inline constexpr int kLinkBuffers = 2;
+inline constexpr int kRowsThreads = kRowsWarps * kWarpLanes;
+inline constexpr int kExchangeStride = 36;  // floats from one output's 32 partials to the next: no bank conflicts
+inline constexpr int kRoundBarrier = 1;
 
-struct RowsEpilogue {
-  Epilogue epilogue;
-  float soft_cap;
-  int row_count;
+// A unit's outputs are numbered [strip of the pair][column of a lane's two][row g][pair of columns c], with as many
+// pairs of columns as there are: up to four.
+struct UnitShape {
+  int pairs_shift;  // log2 of the pairs of columns
+
+  __host__ __device__ constexpr explicit UnitShape(int columns) : pairs_shift(columns >= 8 ? 2 : columns / 4) {}
+  __host__ __device__ constexpr int pairs() const { return 1 << pairs_shift; }
+  __host__ __device__ constexpr int outputs() const { return 4 * kStripRows << pairs_shift; }
+  __host__ __device__ constexpr int exchange_bytes() const { return outputs() * kExchangeStride * 4; }
 };
 
-// Results of one lane: [column group][block of the tile][strip of the pair][column 2c, 2c + 1].
-template <int kColumnGroups>
-using Partials = float[kColumnGroups][kTileBlocks][2][2];
-
-// Where sums wait on their way from warp to warp.
-struct Links {
-  float4* sums;  // [link][buffer][column group][lane]
-  SharedBarrier* full;
-  SharedBarrier* empty;
-  int passed = 0;  // pairs that this warp has dealt with
-
-  __device__ __forceinline__ int buffer() const { return passed % kLinkBuffers; }
-  __device__ __forceinline__ unsigned parity() const { return static_cast<unsigned>(passed / kLinkBuffers) & 1u; }
+struct OutputPlace {
+  int row;
+  int m;
+  bool valid;
 };
 
-template <int kColumnGroups>
-__device__ __forceinline__ void store_pair(const RowsEpilogue& finish, const StreamOutput& output, int strip,
-                                           int strip_count, const float4 (&sums)[kColumnGroups],
-                                           const float (&before)[kColumnGroups][2][2], const float (&bias)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+template <int kGroups>
+__device__ __forceinline__ OutputPlace output_place(const RowsProduct& product, const StreamOutput& output,
+                                                    const RowsPass& pass, UnitShape unit, int number) {
+  const int c = number & (unit.pairs() - 1);
+  const int g = number >> unit.pairs_shift & 7;
+  const int k = number >> (unit.pairs_shift + 3) & 1;
+  const int of_pair = number >> (unit.pairs_shift + 4) & 1;
+  const int index = number >> (unit.pairs_shift + 5);
+  const int strip = index / kGroups * 2 + of_pair;
+  const int row = (pass.strip + strip) * kStripRows + g;
+  const int m = index % kGroups * kGroupColumns + 2 * c + k;
+  return {row, m, strip < pass.strips && row < output.rows && m < product.row_count};
+}
+
+// What an output held before, and its bias: each thread asks for its own at the beginning of a pass, and they wait in
+// shared memory.
+struct OutputTerms {
+  float before;
+  float bias;
+};
+
+template <int kGroups>
+__device__ __forceinline__ void request_terms(const RowsProduct& product, const StreamOutput& output,
+                                              const RowsPass& pass, OutputTerms* terms) {
+  if (product.epilogue != Epilogue::add && output.bias == nullptr) return;
+  const int number = static_cast<int>(threadIdx.x);
+  const OutputPlace place = output_place<kGroups>(product, output, pass, UnitShape(product.input.columns), number);
+  if (!place.valid) return;
+  if (product.epilogue == Epilogue::add)
+    request_4_bytes(&terms[number].before,
+                    output.out + static_cast<std::int64_t>(place.m) * output.out_stride + place.row);
+  if (output.bias != nullptr) request_4_bytes(&terms[number].bias, output.bias + place.row);
+}
+
+// p0 + p1 + ... + p31
+__device__ __forceinline__ float add_partials(const float* partials) {
+  const float4* own = reinterpret_cast<const float4*>(partials);
+  float4 part[8];
 #pragma unroll
-  for (int group = 0; group < kColumnGroups; ++group) {
-    const float y[2][2] = {{sums[group].x, sums[group].y}, {sums[group].z, sums[group].w}};
+  for (int i = 0; i < 8; ++i) part[i] = own[i];
+  float y = part[0].x;
+  y = y + part[0].y;
+  y = y + part[0].z;
+  y = y + part[0].w;
 #pragma unroll
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      const int row = (strip + of_pair) * kStripRows + lane / 4;
-      const bool active = of_pair < strip_count && row < output.rows;
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int m = group * kColumns + lane % 4 * 2 + k;
-        const float value = output.bias != nullptr ? y[of_pair][k] + bias[of_pair] : y[of_pair][k];
-        float* out = output.out + static_cast<std::int64_t>(m) * output.out_stride;
-        if (is_gated(finish.epilogue)) {
-          const float up = __shfl_xor_sync(kFullWarp, value, 4);
-          if (active && m < finish.row_count && row % 2 == 0)
-            store_gated(finish.epilogue, finish.soft_cap, value, up, out + row / 2);
-        } else if (active && m < finish.row_count) {
-          const float sum = finish.epilogue == Epilogue::add ? before[group][of_pair][k] + value : value;
-          out[row] = apply_soft_cap(sum, finish.soft_cap);
-        }
-      }
-    }
+  for (int i = 1; i < 8; ++i) {
+    y = y + part[i].x;
+    y = y + part[i].y;
+    y = y + part[i].z;
+    y = y + part[i].w;
+  }
+  return y;
+}
+
+// By whole warps.
+template <int kGroups>
+__device__ __forceinline__ void finish_output(const RowsProduct& product, const StreamOutput& output,
+                                              const RowsPass& pass, UnitShape unit, int number, float y,
+                                              const OutputTerms& terms) {
+  const OutputPlace place = output_place<kGroups>(product, output, pass, unit, number);
+  if (output.bias != nullptr) y = y + terms.bias;
+  float* out = output.out + static_cast<std::int64_t>(place.m) * output.out_stride;
+  if (is_gated(product.epilogue)) {
+    const float up = __shfl_xor_sync(kFullWarp, y, unit.pairs());
+    if (place.valid && place.row % 2 == 0) store_gated(product.epilogue, product.soft_cap, y, up, out + place.row / 2);
+  } else if (place.valid) {
+    if (product.epilogue == Epilogue::add) y = terms.before + y;
+    out[place.row] = apply_soft_cap(y, product.soft_cap);
   }
 }
 
-// Adds this warp's partials of a pair of strips to those of the warps before it.
-template <int kColumnGroups>
-__device__ __forceinline__ void pass_on(const RowsEpilogue& finish, const StreamOutput& output, int strip,
-                                        int strip_count, int warp, Links& links, Partials<kColumnGroups>& partials) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const bool last = warp == kConsumerWarps - 1;
-  float before[kColumnGroups][2][2] = {};
-  float bias[2] = {};
-  if (last) {  // ask early for what the store needs
+// By all computing warps, at the end of each pass; thread t adds up output t of its units.
+template <int kGroups, int kPairs>
+__device__ __forceinline__ void finish_pass(const RowsProduct& product, const StreamOutput& output,
+                                            const RowsPass& pass, float* exchange, const OutputTerms* terms,
+                                            const PairPartials<kGroups> (&partials)[kPairs]) {
+  static_assert(kPairs * kGroups * UnitShape(kMaxRows).outputs() <= kRowsThreads);
+  const UnitShape unit(product.input.columns);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarpLanes;
+  const int units = (pass.strips + 1) / 2 * kGroups;
+  float y = 0.0f;
+  wait_for_requests();
+  for (int first = 0; first < units; first += product.round_units) {
+    const int end = min(first + product.round_units, units);
+    named_barrier<kRoundBarrier, kRowsThreads>();  // the last round has been read
 #pragma unroll
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      const int row = (strip + of_pair) * kStripRows + lane / 4;
-      if (of_pair >= strip_count || row >= output.rows) continue;
-      if (output.bias != nullptr) bias[of_pair] = output.bias[row];
-      if (finish.epilogue != Epilogue::add) continue;
+    for (int index = 0; index < kPairs * kGroups; ++index) {
+      if (index < first || index >= end || lane % 4 >= unit.pairs()) continue;
+      float* to = exchange +
+                  ((index - first) * unit.outputs() + (lane / 4 << unit.pairs_shift) + lane % 4) * kExchangeStride +
+                  4 * (thread / kWarpLanes);
+      const auto& own = partials[index / kGroups][index % kGroups];
 #pragma unroll
-      for (int group = 0; group < kColumnGroups; ++group)
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const int m = group * kColumns + lane % 4 * 2 + k;
-          if (m < finish.row_count)
-            before[group][of_pair][k] = output.out[static_cast<std::int64_t>(m) * output.out_stride + row];
-        }
+      for (int i = 0; i < 4; ++i)
+        store_four(to + (i * kStripRows << unit.pairs_shift) * kExchangeStride, own[0][i / 2][i % 2],
+                   own[1][i / 2][i % 2], own[2][i / 2][i % 2], own[3][i / 2][i % 2]);
     }
+    named_barrier<kRoundBarrier, kRowsThreads>();
+    if (thread >= first * unit.outputs() && thread < end * unit.outputs())
+      y = add_partials(exchange + (thread - first * unit.outputs()) * kExchangeStride);
   }
-  float4 sums[kColumnGroups];
-  if (warp > 0) {
-    const int link = (warp - 1) * kLinkBuffers + links.buffer();
-    wait_phase(links.full + link, links.parity());
-#pragma unroll
-    for (int group = 0; group < kColumnGroups; ++group)
-      sums[group] = links.sums[(link * kColumnGroups + group) * kWarpLanes + lane];
-    __syncwarp();
-    if (lane == 0) arrive(links.empty + link);
-  }
-#pragma unroll
-  for (int group = 0; group < kColumnGroups; ++group)
-#pragma unroll
-    for (int block = 0; block < kTileBlocks; ++block) {
-      const float(&own)[2][2] = partials[group][block];
-      const bool first = warp == 0 && block == 0;
-      sums[group].x = first ? own[0][0] : sums[group].x + own[0][0];
-      sums[group].y = first ? own[0][1] : sums[group].y + own[0][1];
-      sums[group].z = first ? own[1][0] : sums[group].z + own[1][0];
-      sums[group].w = first ? own[1][1] : sums[group].w + own[1][1];
-    }
-#pragma unroll
-  for (int group = 0; group < kColumnGroups; ++group)
-#pragma unroll
-    for (int block = 0; block < kTileBlocks; ++block)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) partials[group][block][k / 2][k % 2] = 0.0f;
-  if (last) {
-    store_pair<kColumnGroups>(finish, output, strip, strip_count, sums, before, bias);
-  } else {
-    const int link = warp * kLinkBuffers + links.buffer();
-    wait_phase(links.empty + link, links.parity() ^ 1u);  // the first round passes
-#pragma unroll
-    for (int group = 0; group < kColumnGroups; ++group)
-      links.sums[(link * kColumnGroups + group) * kWarpLanes + lane] = sums[group];
-    __syncwarp();
-    if (lane == 0) arrive(links.full + link);
-  }
-  ++links.passed;
+  if (thread < units * unit.outputs())  // whole warps: a unit is a multiple of 32
+    finish_output<kGroups>(product, output, pass, unit, thread, y, terms[thread]);
 }
 
 }  // namespace genai::cuda

@@ -38,19 +38,8 @@ __device__ __forceinline__ void wait_flag(const unsigned* flag) {
   } while (raised == 0);
 }
 
-// A number that the compiler keeps in a register rather than computing it again.
-__device__ __forceinline__ int keep(int number) {
-  asm volatile("" : "+r"(number));
-  return number;
-}
-
-__device__ __forceinline__ unsigned char* keep_shared(unsigned char* shared) {
-  unsigned address = shared_address(shared);
-  asm volatile("" : "+r"(address));
-  return reinterpret_cast<unsigned char*>(__cvta_shared_to_generic(address));
-}
-
-// The opposite: read again at every use, so that nothing that follows from it occupies registers in between.
+// The opposite of keep (ptx.cuh): read again at every use, so that nothing that follows from it occupies registers in
+// between.
 __device__ __forceinline__ int thread_in_block() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

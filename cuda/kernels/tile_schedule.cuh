@@ -20,8 +20,8 @@
 
 namespace genai::cuda {
 
-inline constexpr int kUnits = kPieceTiles;  // of an item
-inline constexpr int kLeastShare = 4;       // units; less would only wait for each other
+inline constexpr int kUnits = 8;       // of an item: one for each four of the 32 partials
+inline constexpr int kLeastShare = 4;  // units; less would only wait for each other
 
 struct TileShares {
   int item_count;

@@ -509,10 +509,9 @@ int main(int argc, char** argv) {
   bench.allocate_cache(sequences, std::max(longest, prefill + 64));
   std::printf(
       "{\"bench\":\"setup\",\"device\":\"%s\",\"sm_count\":%d,\"driver\":%d,\"model\":\"%s\",\"type\":\"%s\","
-      "\"weight_bytes\":%zu,\"fill_ms\":%.0f,\"clusters_of\":[%d,%d,%d,%d]}\n",
+      "\"weight_bytes\":%zu,\"fill_ms\":%.0f}\n",
       opened.device->name().c_str(), opened.traits.sm_count, opened.traits.driver_version, model->name, mix.c_str(),
-      bench.weight_bytes(), load_ms, opened.traits.clusters_of[0], opened.traits.clusters_of[1],
-      opened.traits.clusters_of[2], opened.traits.clusters_of[3]);
+      bench.weight_bytes(), load_ms);
   std::fflush(stdout);
   bench.measure_peak();
   for (const int context : contexts) bench.step(1, context);
