@@ -22,7 +22,8 @@ namespace {
 
 constexpr int kThreads = kRowsThreads + kWarpLanes;
 constexpr int kBlocksPerSm = 2;
-constexpr int kMaxRegisters = 96;      // so that a block of prepare_rows.cu fits beside two of these
+constexpr int kMaxRegisters = 96;      // so that a block of prepare_rows.cu fits beside two of these,
+constexpr int kNeighbourShare = 1024;  // each leaves it half of its shared memory, the driver's share included
 constexpr int kMaxRoundOutputs = 128;  // rows_finish.cuh
 constexpr int kWeightSlots = 3;        // at least
 constexpr int kMaxSlots = 8;           // of each ring
@@ -178,7 +179,7 @@ bool plan_rows(const DeviceTraits& traits, const MatmulArgs& args, RowsProduct* 
   weights.slot_bytes = product->pass_strips * kChunkTiles * tile_bytes;
   input.slot_bytes = needs_sums ? product->input.chunk_bytes() : product->input.sums();
   const int chunks = chunk_count(product->shape.tile_count);
-  const int room = neighbour_shared_bytes(traits);
+  const int room = neighbour_shared_bytes(traits) - kNeighbourShare;
   const auto fits = [&] { return lay_out(product) <= room; };
   const auto grow = [&](int& slot_count, int most) {
     while (slot_count < most) {

@@ -263,4 +263,15 @@ __device__ __forceinline__ void multiply_16(int (&d)[4], unsigned a0, unsigned a
 #endif
 }
 
+// ---- reductions of a warp ------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ unsigned warp_max(unsigned value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, value);
+#else
+  for (int stride = 16; stride > 0; stride /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, stride));
+  return value;
+#endif
+}
+
 }  // namespace genai::cuda
