@@ -47,8 +47,12 @@ const HostMath& choose_math(const std::string& name) {
                    fmt::format("this machine and build have: {}; unset GENAI_ISA for the fastest", available));
 }
 
-std::unique_ptr<Device> make_host_device(int threads, const HostMath& math) {
+// Work for cores beside a GPU comes when a kernel or a copy is done: to wake them would take longer than most of it.
+constexpr std::chrono::microseconds kSpinTimeBesideGpu{5000};
+
+std::unique_ptr<Device> make_host_device(int threads, const HostMath& math, std::chrono::microseconds spin_time) {
   HostDeviceOptions options;
+  options.spin_time = spin_time;
   options.threads = threads;
   options.math = &math;
   return std::make_unique<HostDevice>(options);
@@ -67,7 +71,7 @@ OpenedDevice open_host(const DeviceRequest& request) {
     opened.threads = choice.count;
     opened.threads_reason = choice.reason;
   }
-  opened.device = make_host_device(opened.threads, math);
+  opened.device = make_host_device(opened.threads, math, ThreadPool::kSpinTime);
   return opened;
 }
 
@@ -93,7 +97,8 @@ OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
   const HostMath& math = choose_math(request.instruction_set);
   opened.instruction_set = instruction_set_name(math.instruction_set);
   // One core waits for the device, one is for everything else: with none to spare all of them become slow.
-  opened.host_device = make_host_device(std::max(1, opened.threads - (opened.threads > 4 ? 2 : 1)), math);
+  opened.host_device =
+      make_host_device(std::max(1, opened.threads - (opened.threads > 4 ? 2 : 1)), math, kSpinTimeBesideGpu);
   return opened;
 #else
   (void)request;

@@ -2,6 +2,7 @@
 // engine runs and is tested on it; with a seed it also runs work in every order that streams and events allow.
 // Streams and events must not be used after the device is gone.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,10 +19,11 @@ namespace genai {
 
 struct HostDeviceOptions {
   std::size_t granule_bytes = std::size_t{2} << 20;
-  std::optional<std::uint64_t> capacity_bytes;  // of Placement::device; nothing: what the machine has
-  std::optional<std::uint64_t> seed;            // nothing: work runs at once
-  int threads = 0;                              // 0: default_thread_count()
-  const HostMath* math = nullptr;               // null: best_host_math()
+  std::optional<std::uint64_t> capacity_bytes;                  // of Placement::device; nothing: what the machine has
+  std::optional<std::uint64_t> seed;                            // nothing: work runs at once
+  int threads = 0;                                              // 0: default_thread_count()
+  const HostMath* math = nullptr;                               // null: best_host_math()
+  std::chrono::microseconds spin_time = ThreadPool::kSpinTime;  // of threads without work, before they sleep
 };
 
 class HostDevice final : public Device {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <memory>
 
 #include "engine/error.h"
 #include "engine/host/host_attention.h"
@@ -137,6 +139,43 @@ class Matmul {
   bool any_quantized_ = false;
 };
 
+// Units that threads take in pieces: each from a share of its own, then from those of others, for cores are not equally
+// fast when memory, another program or the hypervisor holds some of them up. Who computes a unit changes no bit of it.
+class SharedUnits {
+ public:
+  SharedUnits(std::int64_t unit_count, int thread_count)
+      : thread_count_(thread_count), shares_(std::make_unique<Share[]>(static_cast<std::size_t>(thread_count))) {
+    for (int i = 0; i < thread_count; ++i) {
+      const IndexRange range = static_range(unit_count, i, thread_count);
+      shares_[static_cast<std::size_t>(i)].next.store(range.begin, std::memory_order_relaxed);
+      shares_[static_cast<std::size_t>(i)].end = range.end;
+    }
+  }
+
+  // Calls visit(begin, end) until no unit is left.
+  template <class Visit>
+  void take(int thread_index, const Visit& visit) {
+    for (int i = 0; i < thread_count_; ++i) {
+      Share& share = shares_[static_cast<std::size_t>((thread_index + i) % thread_count_)];
+      for (std::int64_t next = share.next.load(std::memory_order_relaxed); next < share.end;) {
+        // A quarter of what is left: few pieces, and the last ones small.
+        const std::int64_t count = std::max<std::int64_t>(1, (share.end - next) / 4);
+        if (!share.next.compare_exchange_weak(next, next + count, std::memory_order_relaxed)) continue;
+        visit(next, next + count);
+        next = share.next.load(std::memory_order_relaxed);
+      }
+    }
+  }
+
+ private:
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+  const int thread_count_;
+  const std::unique_ptr<Share[]> shares_;
+};
+
 bool is_gated(Epilogue epilogue) { return epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu; }
 
 void check_matrix(const MatrixView& matrix) {
@@ -204,6 +243,7 @@ void HostKernels::matmul(Stream& stream, const MatmulArgs& args) {
 
 void HostKernels::run_matmul(const MatmulArgs& args) const {
   const Matmul job(args, math_, pool_.thread_count());
+  SharedUnits units(job.total_units(), pool_.thread_count());
   pool_.parallel([&](int thread_index, int thread_count) {
     std::int64_t copy = 0;
     if (args.row_count == 1) {
@@ -215,8 +255,8 @@ void HostKernels::run_matmul(const MatmulArgs& args) const {
         job.prepare_row(static_cast<std::int32_t>(m), m, thread_index);
       pool_.barrier().wait();
     }
-    const IndexRange units = static_range(job.total_units(), thread_index, thread_count);
-    job.run_units(units.begin, units.end, copy, thread_index);
+    units.take(thread_index,
+               [&](std::int64_t begin, std::int64_t end) { job.run_units(begin, end, copy, thread_index); });
   });
 }
 

@@ -11,7 +11,6 @@
 namespace genai {
 namespace {
 
-constexpr std::chrono::microseconds kSpinTime{50};
 constexpr std::chrono::microseconds kSpinTimeWithoutYield{5};
 constexpr int kPausesPerClockRead = 32;
 constexpr int kYieldsBeforeSleep = 4;
@@ -25,10 +24,10 @@ inline void pause_core() {
 }
 
 // Returns when `value` is no longer `old`, with acquire order.
-void wait_for_change(const std::atomic<int>& value, int old, bool spins) {
-  if (spins) {
+void wait_for_change(const std::atomic<int>& value, int old, std::chrono::microseconds spin_time) {
+  if (spin_time.count() > 0) {
     const auto start = std::chrono::steady_clock::now();
-    for (std::chrono::steady_clock::duration elapsed{0}; elapsed < kSpinTime;
+    for (std::chrono::steady_clock::duration elapsed{0}; elapsed < spin_time;
          elapsed = std::chrono::steady_clock::now() - start) {
       // Whoever is waited for may be queued behind this thread, when other programs use the cores too. Measured on two
       // busy cores, regions of 40 us: 4 times slower without the yield than with it.
@@ -73,7 +72,7 @@ void Barrier::wait() {
     generation_.notify_all();
     return;
   }
-  wait_for_change(generation_, generation, spins_);
+  wait_for_change(generation_, generation, spin_time_);
   if (broken_.load(std::memory_order_acquire)) throw BrokenBarrier();
 }
 
@@ -88,10 +87,10 @@ void Barrier::mend() {
   broken_.store(false, std::memory_order_relaxed);
 }
 
-ThreadPool::ThreadPool(int thread_count)
+ThreadPool::ThreadPool(int thread_count, std::chrono::microseconds spin_time)
     : thread_count_(checked_thread_count(thread_count)),
-      spins_(thread_count <= usable_core_count()),
-      barrier_(thread_count, spins_),
+      spin_time_(thread_count <= usable_core_count() ? spin_time : std::chrono::microseconds{0}),
+      barrier_(thread_count, spin_time_),
       failures_(static_cast<std::size_t>(thread_count)) {
   try {
     workers_.reserve(static_cast<std::size_t>(thread_count - 1));
@@ -126,7 +125,8 @@ void ThreadPool::run_region(RegionBody body, void* target) {
     region_.notify_all();
   }
   run_body(0);
-  for (int left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_for_change(unfinished_, left, spins_);
+  for (int left; (left = unfinished_.load(std::memory_order_acquire)) != 0;)
+    wait_for_change(unfinished_, left, spin_time_);
 
   std::exception_ptr failure;
   for (std::exception_ptr& candidate : failures_) {
@@ -151,7 +151,7 @@ void ThreadPool::run_body(int thread_index) noexcept {
 
 void ThreadPool::work(int thread_index) {
   for (int seen = 0;;) {
-    wait_for_change(region_, seen, spins_);
+    wait_for_change(region_, seen, spin_time_);
     seen = region_.load(std::memory_order_acquire);
     if (stopping_) return;
     run_body(thread_index);

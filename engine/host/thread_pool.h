@@ -1,10 +1,11 @@
 // thread_pool.h - the cores that compute host kernels, as fork and join. Threads live as long as the pool; the calling
 // thread is thread 0 of every region, so a pool of one thread starts none. Which thread gets which range depends on the
-// counts only. Between regions the threads spin for some tens of microseconds (a decode step opens about 200 regions),
-// then sleep; where there are more threads than cores they sleep at once.
+// counts only. Between regions the threads spin for a while (a decode step opens about 200 regions), then sleep; where
+// there are more threads than cores they sleep at once.
 // Any thread may open a region; regions of several callers take turns. A region inside a region throws.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -33,7 +34,7 @@ constexpr IndexRange static_range(std::int64_t item_count, int thread_index, int
 // of them after it.
 class Barrier {
  public:
-  Barrier(int thread_count, bool spins) : thread_count_(thread_count), spins_(spins) {}
+  Barrier(int thread_count, std::chrono::microseconds spin_time) : thread_count_(thread_count), spin_time_(spin_time) {}
   // Throws Error when the barrier is broken, which is what frees the others of a thread that will never arrive.
   void wait();
   void break_it();
@@ -42,7 +43,7 @@ class Barrier {
 
  private:
   const int thread_count_;
-  const bool spins_;
+  const std::chrono::microseconds spin_time_;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> generation_{0};
   std::atomic<bool> broken_{false};
@@ -50,8 +51,11 @@ class Barrier {
 
 class ThreadPool {
  public:
-  // Throws Error when the system gives fewer threads.
-  explicit ThreadPool(int thread_count);
+  static constexpr std::chrono::microseconds kSpinTime{50};
+
+  // `spin_time`: how long a thread without work spins before it sleeps. Throws Error when the system gives fewer
+  // threads.
+  explicit ThreadPool(int thread_count, std::chrono::microseconds spin_time = kSpinTime);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -95,7 +99,7 @@ class ThreadPool {
   void stop();
 
   const int thread_count_;
-  const bool spins_;
+  const std::chrono::microseconds spin_time_;
   Barrier barrier_;
   std::mutex region_mutex_;  // held while a region is open
 
