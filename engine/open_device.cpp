@@ -45,11 +45,8 @@ const HostMath& choose_math(const std::string& name) {
                    fmt::format("this machine and build have: {}; unset GENAI_ISA for the fastest", available));
 }
 
-OpenedDevice open_host(const DeviceRequest& request) {
-  const HostMath& math = choose_math(request.instruction_set);
-  OpenedDevice opened;
-  opened.backend = Backend::host;
-  opened.instruction_set = instruction_set_name(math.instruction_set);
+// The processor as a device, with the threads that were asked for; `opened` says how many they are, and why.
+std::unique_ptr<Device> make_host_device(const DeviceRequest& request, const HostMath& math, OpenedDevice& opened) {
   if (request.threads > 0) {
     opened.threads = request.threads;
     opened.threads_reason = "asked for";
@@ -61,7 +58,15 @@ OpenedDevice open_host(const DeviceRequest& request) {
   HostDeviceOptions options;
   options.threads = opened.threads;
   options.math = &math;
-  opened.device = std::make_unique<HostDevice>(options);
+  return std::make_unique<HostDevice>(options);
+}
+
+OpenedDevice open_host(const DeviceRequest& request) {
+  const HostMath& math = choose_math(request.instruction_set);
+  OpenedDevice opened;
+  opened.backend = Backend::host;
+  opened.instruction_set = instruction_set_name(math.instruction_set);
+  opened.device = make_host_device(request, math, opened);
   return opened;
 }
 
@@ -80,9 +85,8 @@ OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
   opened.fallback_reason = std::move(found.problem);
   hint = std::move(found.hint);
   // The host still loads, tokenizes and samples.
-  const ThreadCountChoice choice = default_thread_count();
-  opened.threads = request.threads > 0 ? request.threads : choice.count;
-  opened.threads_reason = request.threads > 0 ? "asked for" : choice.reason;
+  if (opened.device != nullptr)
+    opened.host_device = make_host_device(request, choose_math(request.instruction_set), opened);
   return opened;
 #else
   (void)request;
