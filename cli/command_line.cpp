@@ -38,9 +38,10 @@ std::optional<Verb> find_verb(std::string_view name) {
   const std::optional<std::string> meant = closest_name(word, names);
   throw UsageError(
       fmt::format("'{}' is neither a verb nor a flag", word),
-      meant ? fmt::format("did you mean {}?", *meant)
-            : "verbs are run, verify, plan, perplexity, inspect and tokenize; a model is given with -m, a prompt "
-              "with -p \"...\"");
+      meant
+          ? fmt::format("did you mean {}?", *meant)
+          : "verbs are run, verify, plan, bench, perplexity, inspect and tokenize; a model is given with -m, a prompt "
+            "with -p \"...\"");
 }
 
 [[noreturn]] void reject_flag(Verb verb, const std::string& typed) {

@@ -14,7 +14,9 @@ constexpr std::uint8_t kText = kRun | kTokenize | kPerplexity;
 constexpr std::uint8_t kModel = kRun | kPlan | kPerplexity;  // verbs that place a model on a device
 constexpr std::uint8_t kVerify = static_cast<std::uint8_t>(Verb::verify);
 constexpr std::uint8_t kPlace = kModel | kVerify;  // a replay may be placed otherwise, but asks for the same
-constexpr std::uint8_t kAll = kPlace | kTokenize | kInspect;
+constexpr std::uint8_t kBench = static_cast<std::uint8_t>(Verb::bench);
+constexpr std::uint8_t kFile = kPlace | kTokenize | kInspect;  // verbs that read a model
+constexpr std::uint8_t kAll = kFile | kBench;
 
 std::vector<FlagSpec> make_table() {
   using enum FlagKind;
@@ -27,7 +29,7 @@ std::vector<FlagSpec> make_table() {
        value,
        {"-m", "--model"},
        "FILE",
-       kAll,
+       kFile,
        input,
        "the model, a GGUF file; of a split model the first part"},
       {Flag::prompt, value, {"-p", "--prompt"}, "TEXT", kText, input, "the prompt; - reads it from stdin"},
@@ -162,14 +164,14 @@ std::vector<FlagSpec> make_table() {
        value,
        {"--device"},
        "NAME",
-       kPlace,
+       kPlace | kBench,
        machine,
        "auto, cpu, cuda or cuda:N (default auto: a GPU where there is one)"},
       {Flag::threads,
        value,
        {"-t", "--threads"},
        "N",
-       kPlace,
+       kPlace | kBench,
        machine,
        "processor threads (default: the cores that this process may use)"},
       {Flag::ubatch_size,
@@ -198,7 +200,7 @@ std::vector<FlagSpec> make_table() {
        value,
        {"--gpu-budget", "--vram-limit"},
        "SIZE",
-       kPlace,
+       kPlace | kBench,
        machine,
        "most device memory ever in use: 6GiB, 300MiB, 60% of all there is, or auto: what is free, less a reserve"},
       {Flag::gpu_layers,
@@ -230,6 +232,31 @@ std::vector<FlagSpec> make_table() {
        kPlace,
        machine,
        "keep matrices whose name contains this out of device memory, whatever the budget; may be given several times"},
+      {Flag::lane_speeds,
+       value,
+       {"--lane-speeds"},
+       "SPEEDS",
+       kPlace,
+       machine,
+       "what auto and predictions go by: auto (default: as measured here, once), probe (measure again), none, a JSON "
+       "file, "
+       "or values such as resident=4600,ring=55 in GB/s: resident, ring, zero_copy, host, ring_beside_host, "
+       "host_beside_ring, and in microseconds exchange_us, matrix_us, pass_us"},
+      {Flag::lanes,
+       toggle,
+       {"--lanes"},
+       "",
+       kBench,
+       machine,
+       "how fast weights are read from device memory, over the link, through the copy ring and by host cores, and "
+       "whether the results have the same bits"},
+      {Flag::max_bytes,
+       value,
+       {"--max-bytes"},
+       "SIZE",
+       kBench,
+       machine,
+       "the largest matrix; sizes go up to it from 4MiB (default 8GiB)"},
       {Flag::cache_type_k,
        value,
        {"-ctk", "--cache-type-k"},
@@ -312,42 +339,6 @@ std::vector<FlagSpec> make_table() {
 }
 
 }  // namespace
-
-std::string_view verb_name(Verb verb) {
-  switch (verb) {
-    case Verb::run:
-      return "run";
-    case Verb::tokenize:
-      return "tokenize";
-    case Verb::inspect:
-      return "inspect";
-    case Verb::plan:
-      return "plan";
-    case Verb::perplexity:
-      return "perplexity";
-    case Verb::verify:
-      return "verify";
-  }
-  return "";
-}
-
-std::string_view verb_summary(Verb verb) {
-  switch (verb) {
-    case Verb::run:
-      return "generate text from a prompt (may be left out)";
-    case Verb::tokenize:
-      return "show the tokens of a text";
-    case Verb::inspect:
-      return "show what is in a model file, and check it";
-    case Verb::plan:
-      return "show which rows of a model would live where under a budget";
-    case Verb::verify:
-      return "run again what a report says, and compare every hash";
-    case Verb::perplexity:
-      return "measure how well a model predicts a text";
-  }
-  return "";
-}
 
 const std::string& FlagSpec::long_name() const {
   for (const std::string& name : names)

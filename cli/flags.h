@@ -7,12 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace genai::cli {
+#include "cli/verbs.h"
 
-enum class Verb : std::uint8_t { run = 1, tokenize = 2, inspect = 4, plan = 8, perplexity = 16, verify = 32 };
-inline constexpr Verb kVerbs[] = {Verb::run, Verb::verify, Verb::plan, Verb::perplexity, Verb::inspect, Verb::tokenize};
-std::string_view verb_name(Verb verb);
-std::string_view verb_summary(Verb verb);
+namespace genai::cli {
 
 enum class Flag : std::uint8_t {
   model,
@@ -49,6 +46,9 @@ enum class Flag : std::uint8_t {
   cpu_offload_gb,
   weight_offload,
   cold,
+  lane_speeds,
+  lanes,
+  max_bytes,
   chunks,
   reference,
   cache_type_k,

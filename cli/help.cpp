@@ -48,6 +48,10 @@ constexpr std::string_view kPerplexityExamples =
   genai perplexity -m model-Q4_0.gguf -f text.txt --reference model-F32.gguf
 )";
 
+constexpr std::string_view kBenchExamples =
+    R"(  genai bench --lanes
+  genai bench --lanes --max-bytes 1GiB --device cpu -t 4 --json
+)";
 constexpr std::string_view kVerifyExamples =
     R"(  genai run -m model.gguf -p "Once upon a time" -n 64 --report-file report.json
   genai verify report.json
@@ -74,6 +78,8 @@ std::string_view examples(Verb verb) {
       return kPerplexityExamples;
     case Verb::verify:
       return kVerifyExamples;
+    case Verb::bench:
+      return kBenchExamples;
   }
   return "";
 }
@@ -113,6 +119,7 @@ std::string help_text(Verb verb) {
   std::string text = fmt::format("genai {} - {}\n\n", verb_name(verb), verb_summary(verb));
   text += verb == Verb::run      ? "genai [run] -m FILE -p TEXT [flags]\n"
           : verb == Verb::verify ? "genai verify REPORT.json [flags]\n"
+          : verb == Verb::bench  ? "genai bench --lanes [flags]\n"
                                  : fmt::format("genai {} -m FILE [flags]\n", verb_name(verb));
   if (verb == Verb::run) {
     text += "\nVerbs (genai VERB --help says more)\n";

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
 #include "cli/help.h"
@@ -51,6 +52,11 @@ int run_verb(const RawCommandLine& line, const Environment& environment, Output&
       const PlanOptions options = make_plan_options(line, environment);
       for (const std::string& warning : warnings) console.warn(warning);
       return plan(options, output, console);
+    }
+    case Verb::bench: {
+      const BenchOptions options = make_bench_options(line, environment);
+      for (const std::string& warning : warnings) console.warn(warning);
+      return bench(options, output, console);
     }
     case Verb::perplexity: {
       const PerplexityOptions options = make_perplexity_options(line, environment);

@@ -204,6 +204,7 @@ PlacementOptions placement(const RawCommandLine& line, const Environment& enviro
     throw UsageError("--cold and --weight-offload off contradict each other", "leave one of the two out");
   if ((options.gpu_layers || options.cpu_offload_bytes) && options.offload == OffloadMode::off)
     throw UsageError("--weight-offload off leaves no weights in host memory", "leave it out, or give a --gpu-budget");
+  if (const RawValue* value = line.find(Flag::lane_speeds)) options.lane_speeds = parse_lane_speeds(*value);
   if (line.find(Flag::cache_type_k) != nullptr || line.find(Flag::cache_type_v) != nullptr)
     options.cache_type = cache_type(line);
   if (const RawValue* value = line.find(Flag::parallel))
@@ -269,6 +270,25 @@ PlanOptions make_plan_options(const RawCommandLine& line, const Environment& env
     without_sweep.values.erase(Flag::gpu_budget);
   }
   options.placement = placement(without_sweep, environment);
+  return options;
+}
+
+BenchOptions make_bench_options(const RawCommandLine& line, const Environment& environment) {
+  if (!is_switched_on(line, Flag::lanes))
+    throw UsageError("genai bench measures lanes only: how fast weights are read from each memory",
+                     "give --lanes; genai run reports the speed of a model");
+  BenchOptions options;
+  options.device = device_request(line, environment, {});
+  if (const RawValue* value = line.find(Flag::gpu_budget))
+    options.budget = parse_memory_limit(value->text, value->origin);
+  if (const RawValue* value = line.find(Flag::max_bytes)) {
+    const MemoryLimit limit = parse_memory_limit(value->text, value->origin);
+    if (limit.kind != MemoryLimit::Kind::bytes || limit.bytes < BenchOptions::kLeastBytes)
+      throw UsageError(fmt::format("{}: '{}' is no size of at least 4MiB", value->origin, value->text),
+                       "give a size with a unit, such as 1GiB");
+    options.max_bytes = limit.bytes;
+  }
+  options.json = is_switched_on(line, Flag::json);
   return options;
 }
 

@@ -9,6 +9,7 @@
 #include "cli/byte_size.h"
 #include "cli/command_line.h"
 #include "cli/console.h"
+#include "cli/lane_speed_values.h"
 #include "cli/row_settings.h"
 #include "engine/device/kernels.h"
 #include "engine/open_device.h"
@@ -36,6 +37,7 @@ struct PlacementOptions {
   std::optional<std::uint64_t> cpu_offload_bytes;
   OffloadMode offload = OffloadMode::automatic;
   std::vector<std::string> cold;  // parts of names of matrices that must not be resident
+  LaneSpeedSource lane_speeds;
   CacheType cache_type = CacheType::f16;
   static constexpr std::int32_t kMostParallel = 16;
   std::int32_t parallel = 1;  // texts generated at once, each with a sequence of the cache
@@ -88,6 +90,14 @@ struct PlanOptions {
   bool json = false;
 };
 
+struct BenchOptions {
+  DeviceRequest device;
+  MemoryLimit budget;
+  static constexpr std::uint64_t kLeastBytes = std::uint64_t{4} << 20;
+  std::uint64_t max_bytes = std::uint64_t{8} << 30;
+  bool json = false;
+};
+
 struct PerplexityOptions {
   std::string model_path;
   PromptOptions text;
@@ -125,6 +135,7 @@ LogLevel make_log_level(const RawCommandLine& line);
 RunOptions make_run_options(const RawCommandLine& line, const Environment& environment,
                             std::vector<std::string>& warnings);
 PlanOptions make_plan_options(const RawCommandLine& line, const Environment& environment);
+BenchOptions make_bench_options(const RawCommandLine& line, const Environment& environment);
 VerifyOptions make_verify_options(const RawCommandLine& line, const Environment& environment);
 PerplexityOptions make_perplexity_options(const RawCommandLine& line, const Environment& environment);
 TokenizeOptions make_tokenize_options(const RawCommandLine& line);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/byte_size.h"
+#include "cli/lane_speed_values.h"
 #include "cli/session.h"
 #include "cli/version.h"
 #include "engine/error.h"
@@ -27,6 +28,28 @@ Json lane_json(const std::uint64_t (&bytes)[kLaneCount]) {
   return json;
 }
 
+// Nothing where the speed of a lane in use is unknown.
+std::optional<double> tokens_per_second(const ResidencyPlan& plan) {
+  if (plan.pass_seconds > 0.0) return 1.0 / plan.pass_seconds;
+  return std::nullopt;
+}
+
+void put_prediction(Json& json, const ResidencyPlan& plan) {
+  const std::optional<double> rate = tokens_per_second(plan);
+  if (!rate) return;
+  json["predicted_tokens_per_second"] = *rate;
+  json["bottleneck"] = plan.bottleneck;
+}
+
+// With a GiB more of device memory; nothing where no weight would come in.
+std::optional<ResidencyPlan> with_next_gib(PlanRequest request, const ResidencyPlan& plan) {
+  if (!request.budget_bytes || plan.cold_bytes() == 0) return std::nullopt;
+  *request.budget_bytes += std::uint64_t{1} << 30;
+  ResidencyPlan more = make_residency_plan(request);
+  if (more.cold_bytes() >= plan.cold_bytes()) return std::nullopt;
+  return more;
+}
+
 Json document(const PlanRequest& request, const ResidencyPlan& plan) {
   Json json;
   json["schema_version"] = kReportSchema;
@@ -42,6 +65,12 @@ Json document(const PlanRequest& request, const ResidencyPlan& plan) {
   json["cold_bytes"] = plan.cold_bytes();
   json["lane_bytes"] = lane_json(plan.lane_bytes);
   json["step_bytes"] = lane_json(plan.pass_bytes);
+  if (request.speeds.are_known()) json["lane_speeds"] = lane_speeds_json(request.speeds);
+  put_prediction(json, plan);
+  if (const std::optional<ResidencyPlan> more = with_next_gib(request, plan)) {
+    Json& next = json["next_gib"] = {{"mode", offload_mode_name(more->mode)}, {"cold_bytes", more->cold_bytes()}};
+    put_prediction(next, *more);
+  }
   json["matrices"] = Json::array();
   for (std::size_t index = 0; index < request.matrices.size(); ++index) {
     Json matrix = {{"name", request.matrices[index].name}, {"strip_bytes", request.matrices[index].strip_bytes}};
@@ -49,6 +78,21 @@ Json document(const PlanRequest& request, const ResidencyPlan& plan) {
     json["matrices"].push_back(matrix);
   }
   return json;
+}
+
+std::string prediction_text(const PlanRequest& request, const ResidencyPlan& plan) {
+  const std::optional<double> rate = tokens_per_second(plan);
+  std::string text =
+      rate ? fmt::format("predicted {:.1f} tok/s without attention, bounded by {}\n", *rate, plan.bottleneck)
+           : "no prediction: the speeds of the lanes in use are not known (--lane-speeds)\n";
+  if (const std::optional<ResidencyPlan> more = with_next_gib(request, plan)) {
+    text += fmt::format("one GiB more leaves {} cold", byte_size_text(more->cold_bytes()));
+    if (const std::optional<double> next = tokens_per_second(*more); rate && next)
+      text += fmt::format(": predicted {:.1f} tok/s ({:+.0f} %), bounded by {}", *next, 100.0 * (*next / *rate - 1.0),
+                          more->bottleneck);
+    text += "\n";
+  }
+  return text;
 }
 
 std::string table(const PlanRequest& request, const ResidencyPlan& plan) {
@@ -73,7 +117,7 @@ std::string table(const PlanRequest& request, const ResidencyPlan& plan) {
                       byte_size_text(plan.pass_bytes[static_cast<int>(Lane::ring)]),
                       byte_size_text(plan.pass_bytes[static_cast<int>(Lane::zero_copy)]),
                       byte_size_text(plan.pass_bytes[static_cast<int>(Lane::host)]));
-  return text;
+  return text + prediction_text(request, plan);
 }
 
 std::uint64_t sweep_bytes(const MemoryLimit& limit, std::uint64_t whole) {
@@ -119,6 +163,7 @@ Json sweep_document(const std::vector<SweepStep>& steps) {
       entry["committed_bytes"] = step.plan->committed_bytes;
       entry["cold_bytes"] = step.plan->cold_bytes();
       entry["step_bytes"] = lane_json(step.plan->pass_bytes);
+      put_prediction(entry, *step.plan);
     }
     json["sweep"].push_back(entry);
   }
@@ -126,16 +171,19 @@ Json sweep_document(const std::vector<SweepStep>& steps) {
 }
 
 std::string sweep_table(const std::vector<SweepStep>& steps) {
-  std::string text = fmt::format("{:>12} {:>9} {:>12} {:>12}   bytes a step: {:>10} {:>10} {:>10} {:>10}\n", "budget",
-                                 "mode", "committed", "cold", "resident", "ring", "zero-copy", "host");
+  std::string text =
+      fmt::format("{:>12} {:>9} {:>12} {:>12} {:>9}   bytes a step: {:>10} {:>10} {:>10} {:>10}\n", "budget", "mode",
+                  "committed", "cold", "tok/s", "resident", "ring", "zero-copy", "host");
   for (const SweepStep& step : steps) {
     text += fmt::format("{:>12} ", byte_size_text(step.budget_bytes));
     if (!step.plan) {
       text += "does not fit\n";
       continue;
     }
-    text += fmt::format("{:>9} {:>12} {:>12}   {:13}", offload_mode_name(step.plan->mode),
-                        byte_size_text(step.plan->committed_bytes), byte_size_text(step.plan->cold_bytes()), "");
+    const std::optional<double> rate = tokens_per_second(*step.plan);
+    text += fmt::format("{:>9} {:>12} {:>12} {:>9}   {:13}", offload_mode_name(step.plan->mode),
+                        byte_size_text(step.plan->committed_bytes), byte_size_text(step.plan->cold_bytes()),
+                        rate ? fmt::format("{:.1f}", *rate) : "", "");
     for (const Lane lane : kLanes)
       text += fmt::format(" {:>10}", byte_size_text(step.plan->pass_bytes[static_cast<int>(lane)]));
     text += "\n";

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/lane_speed_values.h"
 #include "engine/error.h"
 
 namespace genai::cli {
@@ -70,6 +71,10 @@ PlacementOptions read_placement(const Json& report, const Json& replay) {
     placement.budget = {.kind = MemoryLimit::Kind::bytes, .bytes = report.at("budget_bytes").get<std::uint64_t>()};
   placement.offload = read_mode(replay.at("weight_offload"));
   placement.cold = replay.at("cold").get<std::vector<std::string>>();
+  placement.lane_speeds = {.kind = LaneSpeedSource::Kind::none};  // not measured again: the plan is to be the same
+  if (replay.contains("lane_speeds"))
+    placement.lane_speeds = {.kind = LaneSpeedSource::Kind::values,
+                             .values = read_lane_speeds(replay.at("lane_speeds"), "lane_speeds")};
   placement.cache_type = replay.at("cache_type") == "f32" ? CacheType::f32 : CacheType::f16;
   return placement;
 }
@@ -104,6 +109,7 @@ Replay make_replay(const RunOptions& options, const Session& session, const std:
   Replay replay;
   replay.placement = options.placement;
   replay.placement.device.backend = session.device().backend;
+  replay.placement.lane_speeds = {.kind = LaneSpeedSource::Kind::values, .values = session.lane_speeds()};
   replay.graph = options.graph;
   replay.ignore_end = options.ignore_end;
   replay.show_special = options.show_special;
@@ -124,6 +130,8 @@ Json replay_json(const Replay& replay) {
                {"graph", replay.graph},
                {"ignore_eos", replay.ignore_end},
                {"special", replay.show_special}};
+  const LaneSpeeds& speeds = replay.placement.lane_speeds.values;
+  if (speeds.are_known()) json["lane_speeds"] = lane_speeds_json(speeds);
   json["rows"] = Json::array();
   for (const Replay::Row& row : replay.rows) json["rows"].push_back(row_json(row));
   return json;

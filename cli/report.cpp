@@ -38,6 +38,15 @@ std::optional<double> decode_rate(const Report& report) {
   return rate(static_cast<double>(report.inter_token_seconds.size()), report.decode_seconds);
 }
 
+// By the plan, with as many texts a step as there were.
+std::optional<double> predicted_rate(const Report& report) {
+  if (!report.predicted_pass_seconds) return std::nullopt;
+  const double texts = report.traffic
+                           ? static_cast<double>(report.traffic->step_rows) / static_cast<double>(report.traffic->steps)
+                           : report.batch;
+  return rate(texts, report.predicted_pass_seconds);
+}
+
 std::optional<double> prefill_rate(const Report& report) {
   return rate(static_cast<double>(report.prompt_tokens), report.prefill_seconds);
 }
@@ -54,6 +63,14 @@ void put_traffic(Json& json, const Report::Traffic& traffic) {
   json["host_computed_bytes"] = traffic.host_computed_bytes;
   json["page_ins"] = traffic.page_ins;
   json["evictions"] = traffic.evictions;
+}
+
+void put_prediction(Json& json, const Report& report) {
+  if (!report.bottleneck.empty()) json["bottleneck"] = report.bottleneck;
+  const std::optional<double> predicted = predicted_rate(report);
+  if (!predicted) return;
+  json["predicted_tokens_per_second"] = rounded(*predicted);
+  if (const auto measured = decode_rate(report)) json["predicted_over_measured"] = rounded(*predicted / *measured);
 }
 
 void put_times(Json& json, const Report& report) {
@@ -144,6 +161,7 @@ std::string report_json(const Report& report, ReportDetail detail) {
   json["prompt_tokens"] = report.prompt_tokens;
   json["generated_tokens"] = report.generated_tokens;
   put_times(json, report);
+  put_prediction(json, report);
   if (report.texts.size() == 1) put_ending(json, report.texts.front());
   json["prompt_hash"] = hash_text(report.prompt_hash);
   json["output_hash"] = hash_text(report.output_hash);

@@ -34,8 +34,10 @@ struct Report {
   std::vector<CommittedBytes> committed_bytes;  // at the end of the run, of the device and of cold weights
   std::uint64_t resident_bytes = 0;
   std::uint64_t cold_bytes = 0;
-  std::uint64_t pinned_bytes = 0;       // page-locked host memory
-  std::uint64_t step_weight_bytes = 0;  // weights that one step reads
+  std::uint64_t pinned_bytes = 0;                // page-locked host memory
+  std::uint64_t step_weight_bytes = 0;           // weights that one step reads
+  std::optional<double> predicted_pass_seconds;  // of the plan
+  std::string bottleneck;                        // of the plan; empty: not predicted
   // Of the steps of decoding; empty where there was none.
   struct Traffic {
     std::uint64_t steps = 0;

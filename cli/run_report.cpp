@@ -107,6 +107,8 @@ Report RunReport::collect(const std::vector<TextRequest>& requests, const std::v
   const ResidencyPlan& plan = model.plan();
   if (plan.mode != OffloadMode::off) report.mode = offload_mode_name(plan.mode);
   report.cold_bytes = plan.cold_bytes();
+  if (plan.pass_seconds > 0.0) report.predicted_pass_seconds = plan.pass_seconds;
+  report.bottleneck = plan.bottleneck;
   report.resident_bytes = model.weight_bytes() - plan.cold_bytes();
   report.pinned_bytes = model.arena().committed_host_bytes();
   report.traffic = traffic_of(counters, plan);

@@ -9,6 +9,7 @@
 #include "cli/byte_size.h"
 #include "cli/content_hash.h"
 #include "cli/gguf_vocabulary.h"
+#include "cli/lane_speed_choice.h"
 #include "engine/error.h"
 #include "engine/residency/budget_translation.h"
 #include "tokenizer/pre_tokenizer_rules.h"
@@ -128,7 +129,7 @@ void Session::require_fits(std::span<const std::int32_t> prompt) const {
                                    prompt.size(), config_.context_tokens));
 }
 
-ModelOptions Session::open_device_and_choose() {
+ModelOptions Session::open_device_and_choose(SpeedUse use) {
   opened_ = open_device(options_.placement.device);
   if (!opened_.fallback_reason.empty())
     warnings_.push_back(fmt::format("running on the host: {}", opened_.fallback_reason));
@@ -147,24 +148,33 @@ ModelOptions Session::open_device_and_choose() {
   model_options.host_available_bytes = opened_.host_available_bytes;
   model_options.load_threads = opened_.threads;
   model_options.progress = options_.progress;
-  if (options_.placement.gpu_layers || options_.placement.cpu_offload_bytes) choose_budget(model_options);
+
+  PlanRequest request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
+  const std::optional<std::uint64_t> cold_bytes = asked_cold_bytes(request);
+  const bool is_given = options_.placement.lane_speeds.kind != LaneSpeedSource::Kind::automatic;
+  if (use == SpeedUse::always || is_given || cold_bytes.value_or(0) > 0 ||
+      make_residency_plan(request).cold_bytes() > 0)
+    request.speeds = choose_lane_speeds(options_.placement.lane_speeds, opened_, budget_bytes_, warnings_);
+  model_options.lane_speeds = request.speeds;
+  if (cold_bytes) choose_budget(request, *cold_bytes, model_options);
   return model_options;
 }
 
-void Session::choose_budget(ModelOptions& model_options) {
-  const PlanRequest request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
-  const std::optional<std::int32_t> layers = options_.placement.gpu_layers;
-  const std::uint64_t cold_bytes =
-      layers ? bytes_off_gpu(request, config_.layer_count, *layers) : *options_.placement.cpu_offload_bytes;
+std::optional<std::uint64_t> Session::asked_cold_bytes(const PlanRequest& request) const {
+  if (options_.placement.gpu_layers) return bytes_off_gpu(request, config_.layer_count, *options_.placement.gpu_layers);
+  return options_.placement.cpu_offload_bytes;
+}
+
+void Session::choose_budget(const PlanRequest& request, std::uint64_t cold_bytes, ModelOptions& model_options) {
   budget_bytes_ = budget_for_cold_bytes(request, cold_bytes);
   model_options.budget_bytes = budget_bytes_;
   warnings_.push_back(fmt::format("{} is --gpu-budget {} here: {} of weights may stay in host memory",
-                                  layers ? "--gpu-layers" : "--cpu-offload-gb", *budget_bytes_,
+                                  options_.placement.gpu_layers ? "--gpu-layers" : "--cpu-offload-gb", *budget_bytes_,
                                   byte_size_text(cold_bytes)));
 }
 
 ResidencyPlan Session::plan_only(PlanRequest& request) {
-  const ModelOptions model_options = open_device_and_choose();
+  const ModelOptions model_options = open_device_and_choose(SpeedUse::always);
   request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
   return make_residency_plan(request);
 }
@@ -179,7 +189,7 @@ void Session::load() {
   ::malloc_trim(0);  // a vocabulary is prepared in several times its size, which would stay with the process
 #endif
   const auto start = std::chrono::steady_clock::now();
-  const ModelOptions model_options = open_device_and_choose();
+  const ModelOptions model_options = open_device_and_choose(SpeedUse::where_weights_are_cold);
   model_.emplace(*file_, config_, *opened_.device, model_options);
   file_.reset();
   const std::vector<std::string>& unread = model_->weight_map().unread;

@@ -79,13 +79,19 @@ class Session {
   Model& model() { return *model_; }
   DecodeLoop& loop() { return *loop_; }
   const OpenedDevice& device() const { return opened_; }
+  // All 0 where they were not needed or are not known.
+  const LaneSpeeds& lane_speeds() const { return model_->options().lane_speeds; }
   std::optional<std::uint64_t> budget_bytes() const { return budget_bytes_; }
   double load_seconds() const { return load_seconds_; }
 
  private:
-  // A budget from --gpu-layers or --cpu-offload-gb.
-  void choose_budget(ModelOptions& model_options);
-  ModelOptions open_device_and_choose();
+  // When the speeds of lanes are looked for, which may take a second: given ones always count.
+  enum class SpeedUse { where_weights_are_cold, always };
+  ModelOptions open_device_and_choose(SpeedUse use);
+  // Of weights, as --gpu-layers or --cpu-offload-gb say; nothing where neither is given.
+  std::optional<std::uint64_t> asked_cold_bytes(const PlanRequest& request) const;
+  // A budget that leaves no more weights than that cold.
+  void choose_budget(const PlanRequest& request, std::uint64_t cold_bytes, ModelOptions& model_options);
 
   SessionOptions options_;
   std::unique_ptr<GgufFile> file_;  // until load() has returned

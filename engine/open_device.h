@@ -25,8 +25,8 @@ struct DeviceRequest {
 
 struct OpenedDevice {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Device>
-      host_device;                  // computes rows that stay in host memory; null where `device` is the host itself
+  // Computes rows that stay in host memory; null where `device` is the host itself.
+  std::unique_ptr<Device> host_device;
   Backend backend = Backend::host;  // never automatic
   int threads = 0;                  // of the host
   std::string threads_reason;

@@ -122,6 +122,7 @@ if wants models; then
       run "goldens $flags" 120 "$OUT/models.log" scripts/check_goldens.py --genai "$GENAI" --models "${GENAI_MODELS:-models}" -- \
         --device cuda $flags
     done
+  run "bench lanes" 120 "$OUT/models.log" "$GENAI" bench --lanes --device cuda --max-bytes 4GiB
 fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------

@@ -39,10 +39,15 @@ struct Pipe {
 
 std::vector<std::string> environment_of(const ProcessOptions& options) {
   std::vector<std::string> entries;
+  const auto is_replaced = [&](const std::string& entry) {
+    return entry.starts_with("GENAI_") || options.environment.contains(entry.substr(0, entry.find('=')));
+  };
   for (char** entry = environ; *entry != nullptr; ++entry)
-    if (!std::string(*entry).starts_with("GENAI_")) entries.emplace_back(*entry);
+    if (!is_replaced(*entry)) entries.emplace_back(*entry);
   // The same on a machine with a GPU, and without a word about there being none.
   if (!options.environment.contains("GENAI_DEVICE")) entries.emplace_back("GENAI_DEVICE=cpu");
+  // No plan depends on how fast this machine is just now.
+  if (!options.environment.contains("GENAI_LANE_SPEEDS")) entries.emplace_back("GENAI_LANE_SPEEDS=none");
   for (const auto& [name, value] : options.environment) entries.push_back(name + "=" + value);
   return entries;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/residency/lane_times.h"
 
 namespace genai {
 namespace {
@@ -27,18 +28,17 @@ class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request) {
     std::uint64_t total_bytes = 0;
-    std::uint64_t largest_strip = 1;
     for (std::size_t index = 0; index < request.matrices.size(); ++index) {
       const MatrixSize& matrix = request.matrices[index];
       total_bytes += static_cast<std::uint64_t>(matrix.total_bytes());
-      largest_strip = std::max(largest_strip, static_cast<std::uint64_t>(matrix.strip_bytes));
+      largest_strip_bytes_ = std::max(largest_strip_bytes_, static_cast<std::uint64_t>(matrix.strip_bytes));
       forced_cold_.push_back(
           std::any_of(request.forced_cold.begin(), request.forced_cold.end(),
                       [&](const std::string& part) { return matrix.name.find(part) != std::string::npos; }));
       if (forced_cold_.back()) has_forced_cold_ = true;
     }
-    slot_bytes_ =
-        rounded(std::max(largest_strip, std::min(kLargestSlotBytes, total_bytes / kSlotsInModel)), kPartAlignment);
+    slot_bytes_ = rounded(std::max(largest_strip_bytes_, std::min(kLargestSlotBytes, total_bytes / kSlotsInModel)),
+                          kPartAlignment);
     order_strips();
   }
 
@@ -73,6 +73,7 @@ class Planner {
   }
 
   std::uint64_t least_committed(bool with_ring) const { return committed(obligatory_, with_ring); }
+  std::uint64_t largest_strip_bytes() const { return largest_strip_bytes_; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   bool has_forced_cold() const { return has_forced_cold_; }
   std::uint64_t ring_bytes() const { return rounded(slot_bytes_ * kRingSlots, request_.granule_bytes); }
@@ -117,6 +118,7 @@ class Planner {
   const PlanRequest& request_;
   std::vector<bool> forced_cold_;
   bool has_forced_cold_ = false;
+  std::uint64_t largest_strip_bytes_ = 1;
   std::uint64_t slot_bytes_ = 0;
   std::vector<std::int64_t> obligatory_;
   std::vector<Step> order_;
@@ -140,34 +142,11 @@ double ring_share(OffloadMode mode, const LaneSpeeds& speeds) {
   }
 }
 
-void predict(ResidencyPlan& plan, const LaneSpeeds& speeds) {
-  if (speeds.resident <= 0.0) return;
-  const auto seconds = [&](Lane lane, double speed) {
-    const auto bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(lane)]);
-    return bytes == 0.0 ? 0.0 : bytes / std::max(speed, 1.0);
-  };
-  const bool both = plan.of(Lane::ring) > 0 && plan.of(Lane::host) > 0;
-  const auto exchanges = std::count_if(plan.matrices.begin(), plan.matrices.end(),
-                                       [](const MatrixPlan& matrix) { return matrix.of(Lane::host) > 0; });
-  const double exchange = static_cast<double>(exchanges) * speeds.exchange_seconds;
-  const std::pair<const char*, double> terms[] = {
-      {"link (ring)", seconds(Lane::ring, both ? speeds.ring_beside_host : speeds.ring)},
-      {"link (zero-copy)", seconds(Lane::zero_copy, speeds.zero_copy)},
-      {"host cores", seconds(Lane::host, both ? speeds.host_beside_ring : speeds.host) + exchange},
-      {"device memory", seconds(Lane::resident, speeds.resident) + speeds.pass_seconds + exchange},
-  };
-  for (const auto& [name, time] : terms) {
-    if (time <= plan.pass_seconds) continue;
-    plan.pass_seconds = time;
-    plan.bottleneck = name;
-  }
-}
-
-ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, OffloadMode mode,
-                      const std::vector<std::int64_t>& resident_strips) {
+// `share`: of the cold rows, how many go into the ring.
+ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, OffloadMode mode,
+                        const std::vector<std::int64_t>& resident_strips, double share) {
   ResidencyPlan plan;
   plan.mode = mode;
-  const double share = ring_share(mode, request.speeds);
   const Lane other = mode == OffloadMode::zero_copy ? Lane::zero_copy : Lane::host;
   double owed = 0.0;  // ring bytes that rounding to strips has kept back so far
   for (std::size_t index = 0; index < request.matrices.size(); ++index) {
@@ -200,8 +179,31 @@ ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, Offloa
   plan.ring_slots = ring ? kRingSlots : 0;
   plan.ring_slot_bytes = ring ? planner.slot_bytes() : 0;
   plan.committed_bytes = planner.committed(resident_strips, ring);
-  predict(plan, request.speeds);
   return plan;
+}
+
+ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, OffloadMode mode,
+                      const std::vector<std::int64_t>& resident_strips) {
+  const auto predicted = [&](double share) {
+    ResidencyPlan plan = plan_with(request, planner, mode, resident_strips, share);
+    LaneTimes(plan, request.speeds).predict(plan);
+    return plan;
+  };
+  ResidencyPlan plan = predicted(ring_share(mode, request.speeds));
+  const LaneTimes times(plan, request.speeds);
+  const double spare_seconds = times.device_seconds() - times.host_seconds();
+  if (mode != OffloadMode::split || !times.is_known() || spare_seconds <= 0.0 ||
+      times.ring_seconds() > times.device_seconds())
+    return plan;
+  // The device's own part takes longest, so the host has time for more of the cold rows, and the link for fewer. Rows
+  // are shared out in whole strips: one less, so that the host does not become the longest.
+  const auto ring_bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::ring)]);
+  const auto host_bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::host)]);
+  const double more_bytes = std::min(
+      ring_bytes, spare_seconds * request.speeds.host_beside_ring - static_cast<double>(planner.largest_strip_bytes()));
+  if (more_bytes <= 0.0) return plan;
+  ResidencyPlan eased = predicted((ring_bytes - more_bytes) / (ring_bytes + host_bytes));
+  return eased.pass_seconds <= plan.pass_seconds ? eased : plan;
 }
 
 std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMode mode) {
@@ -233,11 +235,14 @@ constexpr OffloadMode kColdModes[] = {OffloadMode::stream, OffloadMode::zero_cop
 ResidencyPlan best_cold(const PlanRequest& request, const Planner& planner) {
   std::optional<ResidencyPlan> best;
   for (const OffloadMode mode : kColdModes) {
-    // Without measured speeds there is nothing to choose by: copies ahead of use are the safe lane.
-    if (request.speeds.resident <= 0.0 && best) break;
     if (uses_host(mode) && !request.has_host_lane) continue;
     std::optional<ResidencyPlan> plan = plan_cold(request, planner, mode);
-    if (plan && (!best || plan->pass_seconds < best->pass_seconds)) best = std::move(plan);
+    if (!plan) continue;
+    // A mode of unknown speed is taken only where nothing better is known: the first, copies ahead of use, is the safe
+    // one.
+    const bool is_better =
+        best && plan->pass_seconds > 0.0 && (best->pass_seconds == 0.0 || plan->pass_seconds < best->pass_seconds);
+    if (!best || is_better) best = std::move(plan);
   }
   if (!best) refuse(request, planner, OffloadMode::zero_copy, planner.least_committed(false));
   return *best;

@@ -26,7 +26,8 @@ std::string_view lane_name(Lane lane);
 enum class OffloadMode : std::uint8_t { automatic, off, stream, zero_copy, host, split };
 std::string_view offload_mode_name(OffloadMode mode);
 
-// Bytes per second; all that the choice of lanes depends on besides sizes.
+// Bytes per second; all that the choice of lanes depends on besides sizes. 0: unknown. How they are measured:
+// lane_probe.h, NOTE [Lane speeds].
 struct LaneSpeeds {
   double resident = 0.0;
   double ring = 0.0;
@@ -35,7 +36,10 @@ struct LaneSpeeds {
   double ring_beside_host = 0.0;  // while both run: host memory is shared
   double host_beside_ring = 0.0;
   double exchange_seconds = 0.0;  // of one matrix with host rows: vector out, results back
-  double pass_seconds = 0.0;      // what a pass costs beyond reading its weights
+  double matrix_seconds = 0.0;    // of each matrix in a pass, beyond reading it
+  double pass_seconds = 0.0;      // of a pass, beyond its matrices
+  bool are_known() const { return resident > 0.0; }
+  bool operator==(const LaneSpeeds&) const = default;
 };
 
 struct MatrixSize {
@@ -82,8 +86,8 @@ struct ResidencyPlan {
   std::uint64_t ring_slot_bytes = 0;          // of one slot
   std::int32_t ring_slots = 0;
   std::uint64_t committed_bytes = 0;  // most device bytes that will ever be committed
-  double pass_seconds = 0.0;          // predicted; 0 where speeds are unknown
-  std::string bottleneck;
+  double pass_seconds = 0.0;          // predicted; 0 where the speed of a lane in use is unknown
+  std::string bottleneck;             // the lane that takes the longest; empty where nothing is predicted
 
   std::uint64_t of(Lane lane) const { return lane_bytes[static_cast<int>(lane)]; }
   std::uint64_t cold_bytes() const { return of(Lane::ring) + of(Lane::zero_copy) + of(Lane::host); }

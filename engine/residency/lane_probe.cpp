@@ -1,0 +1,184 @@
+#include "engine/residency/lane_probe.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+
+#include "engine/error.h"
+#include "engine/residency/lane_workload.h"
+#include "engine/residency/residency_arena.h"
+
+namespace genai {
+namespace {
+
+constexpr std::int64_t kMatrixCount = 8;
+constexpr std::int64_t kCopyBytes = std::int64_t{8} << 20;  // of one copy, as in a large model's ring
+
+// Strips of each of the matrices; 0: too little memory to measure with.
+std::int64_t choose_strips(Device& device, const ProbeLimits& limits) {
+  std::uint64_t bytes = limits.most_bytes;
+  if (limits.budget_bytes) bytes = std::min(bytes, *limits.budget_bytes / 4);
+  if (const auto free_bytes = device.memory().info().free_bytes) bytes = std::min(bytes, *free_bytes / 4);
+  if (limits.host_available_bytes) bytes = std::min(bytes, *limits.host_available_bytes / 8);
+  if (bytes < limits.least_bytes) return 0;
+  return static_cast<std::int64_t>(bytes) / kMatrixCount / kWorkloadStripBytes;
+}
+
+// Nothing where that memory is not to be had.
+std::optional<MemoryRange> take(ResidencyArena& arena, MemoryKind kind, std::int64_t bytes, Placement placement) {
+  try {
+    MemoryRange range = arena.reserve(kind, static_cast<std::size_t>(bytes), placement);
+    range.commit(0, static_cast<std::size_t>(bytes));
+    return range;
+  } catch (const BudgetError&) {
+  } catch (const DeviceError&) {
+  }
+  return std::nullopt;
+}
+
+struct ProductCost {
+  double bytes_per_second = 0.0;
+  double matrix_seconds = 0.0;
+  double pass_seconds = 0.0;
+};
+
+ProductCost measure_products(Stream& stream, WorkloadVectors& vectors, DevicePtr<const std::byte> weights,
+                             std::int64_t matrix_strips) {
+  const auto seconds = [&](std::int64_t matrix_count, std::int64_t strips) {
+    return median_graph_seconds(stream, [&] {
+      for (std::int64_t matrix = 0; matrix < matrix_count; ++matrix)
+        vectors.multiply(stream, weights.byte_offset(matrix * matrix_strips * kWorkloadStripBytes), strips);
+    });
+  };
+  const double whole = seconds(kMatrixCount, matrix_strips);
+  const double strips = seconds(kMatrixCount, 1);
+  const double one = seconds(1, 1);
+  const auto bytes = static_cast<double>(kMatrixCount * (matrix_strips - 1) * kWorkloadStripBytes);
+  ProductCost cost;
+  if (whole > strips) cost.bytes_per_second = bytes / (whole - strips);
+  cost.matrix_seconds = std::max(0.0, (strips - one) / (kMatrixCount - 1));
+  cost.pass_seconds = std::max(0.0, one - cost.matrix_seconds);
+  return cost;
+}
+
+// Enqueues copies of `bytes` from host to device memory.
+void copy_pieces(Stream& stream, DevicePtr<std::byte> to, DevicePtr<const std::byte> from, std::int64_t bytes) {
+  for (std::int64_t offset = 0; offset < bytes; offset += kCopyBytes)
+    stream.copy(to.byte_offset(offset), from.byte_offset(offset),
+                static_cast<std::size_t>(std::min(kCopyBytes, bytes - offset)));
+}
+
+struct BothRates {
+  double first = 0.0;
+  double second = 0.0;
+};
+
+// Rounds of both in a second, each repeated on a thread of its own until both have gone on for long enough.
+BothRates rates_at_once(const std::function<void()>& first, const std::function<void()>& second) {
+  constexpr double kSeconds = 0.1;
+  constexpr int kLeastRounds = 3;
+  using Clock = std::chrono::steady_clock;
+  std::atomic<int> rounds[2] = {0, 0};
+  std::atomic<bool> has_failed{false};
+  const auto start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const auto repeat = [&](std::atomic<int>& own, const std::function<void()>& round) {
+    try {
+      while (!has_failed && (elapsed() < kSeconds || rounds[0] < kLeastRounds || rounds[1] < kLeastRounds)) {
+        round();
+        ++own;
+      }
+      return own / elapsed();
+    } catch (...) {
+      has_failed = true;  // the other must not wait for rounds that never come
+      throw;
+    }
+  };
+  auto other = std::async(std::launch::async, [&] { return repeat(rounds[1], second); });
+  BothRates rates;
+  rates.first = repeat(rounds[0], first);
+  rates.second = other.get();
+  return rates;
+}
+
+// One strip on the host device, from a vector in device memory to results in device memory.
+double measure_exchange(Device& device, ResidencyArena& arena, Stream& stream, const WorkloadVectors& vectors,
+                        Stream& host_stream, WorkloadVectors& host_vectors, DevicePtr<const std::byte> host_weights) {
+  constexpr auto kResultBytes = static_cast<std::int64_t>(kStripRows * sizeof(float));
+  const std::optional<MemoryRange> exchange =
+      take(arena, MemoryKind::cold, WorkloadVectors::kInputBytes + kResultBytes, Placement::host);
+  if (!exchange || device.memory().host_view(exchange->base()) == nullptr) return 0.0;
+  const DevicePtr<std::byte> results = exchange->base().byte_offset(WorkloadVectors::kInputBytes);
+  return median_seconds([&] {
+    stream.copy(exchange->base(), vectors.input(), WorkloadVectors::kInputBytes);
+    stream.synchronize();
+    host_vectors.multiply(host_stream, host_weights, 1);
+    host_stream.synchronize();
+    stream.copy(vectors.output(), results, static_cast<std::size_t>(kResultBytes));
+    stream.synchronize();
+  });
+}
+
+}  // namespace
+
+LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) {
+  LaneSpeeds speeds;
+  const std::int64_t matrix_strips = choose_strips(device, limits);
+  if (matrix_strips < 2) return speeds;
+  const std::int64_t matrix_bytes = matrix_strips * kWorkloadStripBytes;
+  const std::int64_t bytes = kMatrixCount * matrix_bytes;
+
+  ResidencyArena arena(device.memory(), limits.budget_bytes);
+  const std::unique_ptr<Stream> stream = device.create_stream();
+  const std::optional<MemoryRange> resident = take(arena, MemoryKind::weights, bytes, Placement::device);
+  if (!resident) return speeds;
+  WorkloadVectors vectors(device, arena, matrix_strips);
+  fill_with_noise(device, *stream, resident->base(), static_cast<std::size_t>(bytes));
+  const ProductCost near = measure_products(*stream, vectors, resident->base(), matrix_strips);
+  speeds.resident = near.bytes_per_second;
+  speeds.matrix_seconds = near.matrix_seconds;
+  speeds.pass_seconds = near.pass_seconds;
+
+  const std::optional<MemoryRange> cold = take(arena, MemoryKind::cold, bytes, Placement::host);
+  if (!cold) return speeds;
+  fill_with_noise(device, *stream, cold->base(), static_cast<std::size_t>(bytes));
+  speeds.zero_copy = measure_products(*stream, vectors, cold->base(), matrix_strips).bytes_per_second;
+  const double copy_seconds = median_seconds([&] {
+    copy_pieces(*stream, resident->base(), cold->base(), bytes);
+    stream->synchronize();
+  });
+  if (copy_seconds > 0.0) speeds.ring = static_cast<double>(bytes) / copy_seconds;
+
+  const DevicePtr<const std::byte> host_weights = host_address(device, cold->base(), static_cast<std::size_t>(bytes));
+  if (host == nullptr || !host_weights) return speeds;
+  ResidencyArena own_arena(host->memory());
+  const std::unique_ptr<Stream> host_stream = host->create_stream();
+  WorkloadVectors host_vectors(*host, host == &device ? arena : own_arena, matrix_strips);
+  const ProductCost far = measure_products(*host_stream, host_vectors, host_weights, matrix_strips);
+  speeds.host = far.bytes_per_second;
+  speeds.exchange_seconds =
+      host == &device ? far.matrix_seconds
+                      : measure_exchange(device, arena, *stream, vectors, *host_stream, host_vectors, host_weights);
+
+  std::int64_t copied = 0;  // the next matrix of each, in turn, so that neither reads what a cache holds
+  std::int64_t computed = 0;
+  const BothRates rounds = rates_at_once(
+      [&] {
+        const std::int64_t offset = copied++ % kMatrixCount * matrix_bytes;
+        copy_pieces(*stream, resident->base().byte_offset(offset), cold->base().byte_offset(offset), matrix_bytes);
+        stream->synchronize();
+      },
+      [&] {
+        const std::int64_t offset = (computed++ + kMatrixCount / 2) % kMatrixCount * matrix_bytes;
+        host_vectors.multiply(*host_stream, host_weights.byte_offset(offset), matrix_strips);
+        host_stream->synchronize();
+      });
+  speeds.ring_beside_host = rounds.first * static_cast<double>(matrix_bytes);
+  speeds.host_beside_ring = rounds.second * static_cast<double>(matrix_bytes);
+  return speeds;
+}
+
+}  // namespace genai

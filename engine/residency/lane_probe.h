@@ -1,0 +1,38 @@
+// lane_probe.h - how fast this machine's lanes are, measured in about a second with the work of decoding itself,
+// through the seam only. Takes memory of its own arena and has given all of it back when it returns.
+//
+// NOTE [Lane speeds]: what each number is and how it is got. The weights are eight matrices of noise in device memory
+// and eight in host memory, together far larger than caches. Times are medians, of the host's clock.
+//   resident          a captured graph of eight products (M = 1) with whole matrices, less one with a strip of each:
+//   the
+//                     bytes over the difference, so that what a call costs by itself does not count as reading
+//   zero_copy         the same over host memory
+//   ring              copies of eight matrices from host to device memory in pieces as large as a ring's slots
+//   host              as zero_copy, by the host device, over the same host bytes
+//   ring_beside_host, host_beside_ring   both at once, each on a thread of its own, for a tenth of a second
+//   matrix_seconds    the graph of eight strips less that of one, over seven: what a further product costs but its
+//   bytes pass_seconds      the graph of one strip, less that: launching a pass and waiting for it exchange_seconds one
+//   strip on the host device from a vector in device memory to results in device memory, each
+//                     hand-over waited for. Where the host is the device: its matrix_seconds, nothing is handed over
+// A number that could not be measured is 0, unknown.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "engine/device/device.h"
+#include "engine/residency/residency_plan.h"
+
+namespace genai {
+
+struct ProbeLimits {
+  std::optional<std::uint64_t> budget_bytes;            // of device memory; a quarter of it is taken at most
+  std::optional<std::uint64_t> host_available_bytes;    // an eighth of it is taken at most
+  std::uint64_t most_bytes = std::uint64_t{256} << 20;  // of weights, in each of the two memories
+  std::uint64_t least_bytes = std::uint64_t{64} << 20;  // with less, caches would be measured: all stays unknown
+};
+
+// `host`: computes rows in host memory, may be `device` itself; null: there is no such lane. REQUIRES: no other work on
+// the devices. Throws DeviceError where a device fails; memory that it does not give is no failure.
+LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits);
+
+}  // namespace genai
