@@ -80,6 +80,10 @@ void put_times(Json& json, const Report& report) {
     json["time_to_first_token_ms"] = milliseconds(*report.time_to_first_token_seconds);
   if (const auto speed = prefill_rate(report)) json["prefill_tokens_per_second"] = rounded(*speed);
   if (const auto speed = decode_rate(report)) json["decode_tokens_per_second"] = rounded(*speed);
+  if (report.hbm_gbps) json["hbm_gbps"] = rounded(*report.hbm_gbps);
+  if (report.read_peak_gbps) json["read_peak_gbps"] = rounded(*report.read_peak_gbps);
+  if (report.hbm_gbps && report.read_peak_gbps)
+    json["roofline_fraction"] = rounded(*report.hbm_gbps / *report.read_peak_gbps);
   if (report.inter_token_seconds.empty()) return;
   std::vector<double> sorted = report.inter_token_seconds;
   std::sort(sorted.begin(), sorted.end());

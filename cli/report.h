@@ -68,6 +68,8 @@ struct Report {
   std::optional<double> decode_seconds;  // in which the tokens behind the gaps came
   std::optional<double> time_to_first_token_seconds;
   std::vector<double> inter_token_seconds;
+  // Of a GPU: what steps read from its memory over their time by its own clock, and what it can read.
+  std::optional<double> hbm_gbps, read_peak_gbps;
 
   // One text, or one of several.
   struct Text {

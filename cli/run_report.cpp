@@ -72,6 +72,17 @@ void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_
   if (counters.eager_steps == 0) report.eager_nodes = 0;
 }
 
+void put_device_speed(const OpenedDevice& opened, const DeviceTime& time, Model& model, Report& report) {
+  // The host's own clock has timed its steps already.
+  if (!opened.measure_read_gbps || time.steps == 0) return;
+  report.hbm_gbps = static_cast<double>(time.read_bytes) / time.seconds / 1e9;
+  // Resident weights are as good a range to read as any, and take no memory of their own. They begin with their range.
+  const PlacedTensor& any = model.weight_map().tensors.front();
+  const auto offset = static_cast<std::int64_t>(any.offset_bytes[static_cast<std::size_t>(Lane::resident)]);
+  report.read_peak_gbps = opened.measure_read_gbps(model.stream(), model.weight_address(any).byte_offset(-offset),
+                                                   model.weight_map().resident_bytes);
+}
+
 }  // namespace
 
 RunReport::RunReport(Session& session)
@@ -132,6 +143,7 @@ Report RunReport::collect(const std::vector<TextRequest>& requests, const std::v
   report.decode_seconds = counters.decode_seconds;
   report.time_to_first_token_seconds = counters.time_to_first_token_seconds;
   report.inter_token_seconds = counters.inter_token_seconds;
+  put_device_speed(opened, counters.device_time, model, report);
 
   put_texts(requests, results, report);
   report.output_hash = output_hash;

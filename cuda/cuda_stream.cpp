@@ -15,7 +15,7 @@ constexpr const char* kCaptureHint =
 
 CudaEvent::CudaEvent(int ordinal) : ordinal_(ordinal) {
   CUDA_CHECK(cudaSetDevice(ordinal_));
-  CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  CUDA_CHECK(cudaEventCreate(&event_));
 }
 
 CudaEvent::~CudaEvent() {
@@ -27,6 +27,17 @@ void CudaEvent::synchronize() {
   if (capture_ != 0) throw Error("the host waited for an event that marks a place inside a graph", kCaptureHint);
   CUDA_CHECK(cudaSetDevice(ordinal_));
   CUDA_CHECK(cudaEventSynchronize(event_));
+}
+
+double CudaEvent::seconds_since(Event& earlier) {
+  CudaEvent& begin = static_cast<CudaEvent&>(earlier);
+  if (!recorded_ || !begin.recorded_)
+    throw Error("the time to or from an event that no stream has recorded", "record both events first");
+  begin.synchronize();
+  synchronize();
+  float milliseconds = 0.0f;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.event_, event_));
+  return 1e-3 * static_cast<double>(milliseconds);
 }
 
 CudaGraph::CudaGraph(cudaGraph_t graph) : graph_(graph) {

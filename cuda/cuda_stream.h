@@ -18,6 +18,7 @@ class CudaEvent final : public Event {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   void synchronize() override;
+  double seconds_since(Event& earlier) override;
 
  private:
   friend class CudaStream;

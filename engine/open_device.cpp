@@ -75,6 +75,17 @@ OpenedDevice open_host(const DeviceRequest& request) {
   return opened;
 }
 
+#ifdef GENAI_WITH_CUDA
+ReadProbe read_probe(const cuda::DeviceTraits& traits) {
+  return [traits](Stream& stream, DevicePtr<const std::byte> begin, std::uint64_t bytes) -> std::optional<double> {
+    constexpr std::uint64_t kCaches = 4;
+    constexpr std::uint64_t kEnoughBytes = std::uint64_t{2} << 30;  // within 1 % of what all memory gives
+    if (bytes < kCaches * static_cast<std::uint64_t>(traits.l2_bytes)) return std::nullopt;
+    return cuda::measure_read_gbps(stream, traits, begin, std::min(bytes, kEnoughBytes));
+  };
+}
+#endif
+
 // No device, a reason and what to do, where there is none.
 OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
 #ifdef GENAI_WITH_CUDA
@@ -86,6 +97,7 @@ OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
     opened.sm_count = found.traits.sm_count;
     const int version = found.traits.driver_version;  // 13000 is 13.0
     opened.driver = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+    opened.measure_read_gbps = read_probe(found.traits);
   }
   opened.fallback_reason = std::move(found.problem);
   hint = std::move(found.hint);

@@ -12,6 +12,7 @@ Models are looked for in --models (several times), then in $GENAI_SHARED_DIR or 
 Exit code 0: all equal; 1: one differs; 77: no model found. Models that were not found are listed.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -59,6 +60,7 @@ def main():
     parser.add_argument("--goldens", default=os.path.join(ROOT, "tests", "goldens.json"))
     parser.add_argument("--models", action="append", default=[], help="a folder with models")
     parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="generations at a time")
     parser.add_argument("--update", action="store_true", help="write what was found")
     parser.add_argument("flags", nargs="*", help="flags of `genai run`, after --")
     args = parser.parse_args()
@@ -67,15 +69,17 @@ def main():
     if not args.update:
         with open(args.goldens) as file:
             goldens = json.load(file)
-    equal, different, missing = 0, [], []
-    for model in TINY + REAL:
-        if args.only not in model:
-            continue
-        path = find(model, args)
-        if path is None:
-            missing.append(model)
-            continue
-        found = [generate(args, path, prompt, args.flags or ["--device", "cpu"]) for prompt in PROMPTS]
+    equal, different = 0, []
+    paths = {model: find(model, args) for model in TINY + REAL if args.only in model}
+    missing = [model for model, path in paths.items() if path is None]
+    models = [model for model in paths if model not in missing]
+    flags = args.flags or ["--device", "cpu"]
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        running = {model: [pool.submit(generate, args, paths[model], prompt, flags) for prompt in PROMPTS]
+                   for model in models}
+        concurrent.futures.wait([run for runs in running.values() for run in runs])
+    for model in models:
+        found = [run.result() for run in running[model]]
         if args.update:
             goldens[model] = found
         for prompt, new, old in zip(PROMPTS, found, goldens[model]):

@@ -3,7 +3,12 @@
 # JSON lines under $OUT. Needs nvcc 13, g++, Catch2 and fmt; none of the other packages. Every step has a time limit and
 # a line in $OUT/session.log; a step that fails or hangs does not stop the next.
 #
-#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large bench bench-more models sanitize   (default: the first five)
+#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models sanitize
+#                                         (default: all but the last two)
+#
+# The step `models` builds genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where they are not installed,
+# PKG_CONFIG_PATH leads to them. It takes the models of $GENAI_MODELS, a folder with GGUF files, and compares those that
+# tests/goldens.json knows with the host's bits.
 set -u
 cd "$(dirname "$0")/.."
 OUT=${OUT:-/tmp/genai_gpu_out}
@@ -12,7 +17,7 @@ JOBS=$(nproc)
 mkdir -p "$OUT" "$BUILD"
 export PATH="$PATH:/usr/local/cuda/bin"
 STEPS=("$@")
-[ ${#STEPS[@]} -eq 0 ] && STEPS=(contract kernels large bench bench-more)
+[ ${#STEPS[@]} -eq 0 ] && STEPS=(contract kernels large generation bench bench-more)
 SESSION="$OUT/session.log"
 START=$(date +%s)
 
@@ -48,8 +53,8 @@ nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem --f
 say "building for sm_$ARCH on $JOBS cores"
 HOST_FLAGS="-std=c++20 -O2 -ffp-contract=off -I. -DFMT_HEADER_ONLY=1 -I/usr/local/cuda/include"
 CUDA_FLAGS="-std=c++20 -O3 -arch=sm_$ARCH -fmad=false --expt-relaxed-constexpr -lineinfo -I."
-HOST_SOURCES=$(ls engine/host/*.cpp engine/model/pack.cpp cuda/*.cpp)
-TEST_SOURCES="tests/main_cuda.cpp tests/device_contract_cuda_test.cpp tests/kernels_cuda_test.cpp"
+HOST_SOURCES=$(ls engine/host/*.cpp engine/model/*.cpp engine/residency/*.cpp engine/decode/*.cpp cuda/*.cpp)
+TEST_SOURCES="tests/main_cuda.cpp tests/allocation_watch_cuda.cpp $(ls tests/*_cuda_test.cpp)"
 {
   for f in cuda/kernels/*.cu; do echo "nvcc $CUDA_FLAGS -c $f -o $BUILD/$(basename "$f").o"; done
   for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
@@ -71,11 +76,12 @@ CATCH=""
 if [ -n "$(find /usr/include /usr/local/include -name catch_all.hpp 2> /dev/null | head -1)" ]; then
   CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
 fi
+WATCHED_CALLS=$(sed 's/^/-Xlinker /' tests/allocation_watch_cuda.txt)  # by the tests of allocations
 LIBRARY_OBJECTS=$(for f in cuda/kernels/*.cu $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
 TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
 # shellcheck disable=SC2086
 {
-  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
+  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $WATCHED_CALLS $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
   nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_bench" "$BUILD/cuda_bench.cpp.o" $LIBRARY_OBJECTS -lpthread -ldl
 } >> "$OUT/build.log" 2>&1 || { say "FAIL  link: $(tail -3 "$OUT/build.log" | cut -c1-300)"; exit 1; }
 say "built"
@@ -91,9 +97,12 @@ if wants kernels; then
   done
 fi
 if wants large; then
-  for tag in "[attention][large]" "[matmul][large]"; do
+  for tag in "[attention][large]" "[matmul][large]" "[limits]"; do
     run "kernels $tag" 120 "$OUT/kernels.log" "$TESTS" "$tag"
   done
+fi
+if wants generation; then
+  run "whole models" 120 "$OUT/generation.log" "$TESTS" "[generation],[allocation]"
 fi
 
 # ---- speed ----------------------------------------------------------------------------------------------------------
@@ -111,18 +120,23 @@ if wants bench-more; then
 fi
 
 # ---- whole models ---------------------------------------------------------------------------------------------------
-# Needs what the README's build needs, and models in $GENAI_MODELS (a folder).
 if wants models; then
   GENAI="$BUILD/cmake/genai"
-  run "configure" 60 "$OUT/models.log" cmake -S . -B "$BUILD/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGENAI_CUDA=ON &&
+  MODELS="${GENAI_MODELS:-models}"
+  run "configure" 60 "$OUT/models.log" cmake -S . -B "$BUILD/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGENAI_CUDA=ON \
+    -DGENAI_CUDA_ARCHITECTURES="$ARCH" &&
     run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai &&
     for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
-      "--weight-offload zerocopy --cold attn"; do
+      "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight"; do
       # shellcheck disable=SC2086
-      run "goldens $flags" 120 "$OUT/models.log" scripts/check_goldens.py --genai "$GENAI" --models "${GENAI_MODELS:-models}" -- \
-        --device cuda $flags
+      run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
+        --jobs "$((JOBS / 2 + 1))" -- --device cuda $flags
     done
   run "bench lanes" 120 "$OUT/models.log" "$GENAI" bench --lanes --device cuda --max-bytes 4GiB
+  for model in "$MODELS"/*.gguf; do
+    run "4096 tokens of $(basename "$model")" 60 "$OUT/models.log" python3 scripts/check_long_run.py --genai "$GENAI" \
+      --model "$model" -- --device cuda
+  done
 fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ size with unused tokens, and weights of ordinary magnitude. It answers with nois
     scripts/make_synthetic.py 14b Q4_0 /tmp/qwen14b-q4_0.gguf
     scripts/make_synthetic.py --list
 
+`30b-a3b` and `tiny-moe` are mixtures of experts, which genai does not run yet: for other engines, and for what comes.
 Needs numpy. A type mix follows what quantisers write: Q4_0 and Q4_K_M keep the output matrix in Q6_K, Q4_K_M also half of
 the value and down matrices.
 """
@@ -14,6 +15,7 @@ import argparse
 import math
 import struct
 import sys
+import typing
 
 import numpy
 
@@ -27,14 +29,33 @@ FILE_TYPE = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}
 POOL_BLOCKS_BYTES = 64 << 20
 WEIGHT_STD = 0.02
 
-# name: architecture, width, layers, heads, kv heads, head size, feed-forward width, vocabulary, tied output, bias, rope base
+
+class Shape(typing.NamedTuple):
+    architecture: str
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    feed_forward: int
+    vocabulary: int
+    tied: bool  # the output matrix is the embedding
+    bias: bool  # of the q, k and v products
+    rope_base: float
+    experts: int = 0
+    experts_used: int = 0
+    expert_width: int = 0
+
+
 MODELS = {
-    "tiny": ("qwen2", 256, 2, 4, 2, 64, 512, 1024, True, True, 1e6),
-    "0.5b": ("qwen2", 896, 24, 14, 2, 64, 4864, 151936, True, True, 1e6),
-    "7b": ("qwen2", 3584, 28, 28, 4, 128, 18944, 152064, False, True, 1e6),
-    "14b": ("qwen2", 5120, 48, 40, 8, 128, 13824, 152064, False, True, 1e6),
-    "32b": ("qwen2", 5120, 64, 40, 8, 128, 27648, 152064, False, True, 1e6),
-    "70b": ("llama", 8192, 80, 64, 8, 128, 28672, 128256, False, False, 5e5),
+    "tiny": Shape("qwen2", 256, 2, 4, 2, 64, 512, 1024, True, True, 1e6),
+    "tiny-moe": Shape("qwen3moe", 256, 2, 8, 2, 64, 1024, 1024, False, False, 1e6, 8, 2, 256),
+    "0.5b": Shape("qwen2", 896, 24, 14, 2, 64, 4864, 151936, True, True, 1e6),
+    "7b": Shape("qwen2", 3584, 28, 28, 4, 128, 18944, 152064, False, True, 1e6),
+    "14b": Shape("qwen2", 5120, 48, 40, 8, 128, 13824, 152064, False, True, 1e6),
+    "32b": Shape("qwen2", 5120, 64, 40, 8, 128, 27648, 152064, False, True, 1e6),
+    "70b": Shape("llama", 8192, 80, 64, 8, 128, 28672, 128256, False, False, 5e5),
+    "30b-a3b": Shape("qwen3moe", 2048, 48, 32, 4, 128, 6144, 151936, False, False, 1e6, 128, 8, 768),
 }
 
 
@@ -93,26 +114,28 @@ def vocabulary(size):
 
 
 def metadata(name, mix):
-    architecture, width, layers, heads, kv_heads, head_size, feed_forward, vocabulary_size, _, _, base = MODELS[name]
-    tokens, kinds, merges, first_special = vocabulary(vocabulary_size)
-    key = lambda suffix: architecture + "." + suffix
+    shape = MODELS[name]
+    tokens, kinds, merges, first_special = vocabulary(shape.vocabulary)
+    key = lambda suffix: shape.architecture + "." + suffix
     entries = [
-        entry("general.architecture", STRING, architecture),
+        entry("general.architecture", STRING, shape.architecture),
         entry("general.name", STRING, "synthetic %s %s" % (name, mix)),
         entry("general.file_type", UINT32, FILE_TYPE[mix]),
         entry("general.quantization_version", UINT32, 2),
-        entry(key("block_count"), UINT32, layers),
+        entry(key("block_count"), UINT32, shape.layers),
         entry(key("context_length"), UINT32, 32768),
-        entry(key("embedding_length"), UINT32, width),
-        entry(key("feed_forward_length"), UINT32, feed_forward),
-        entry(key("attention.head_count"), UINT32, heads),
-        entry(key("attention.head_count_kv"), UINT32, kv_heads),
+        entry(key("embedding_length"), UINT32, shape.width),
+        entry(key("feed_forward_length"), UINT32, shape.feed_forward),
+        entry(key("attention.head_count"), UINT32, shape.heads),
+        entry(key("attention.head_count_kv"), UINT32, shape.kv_heads),
+        entry(key("attention.key_length"), UINT32, shape.head_size),
+        entry(key("attention.value_length"), UINT32, shape.head_size),
         entry(key("attention.layer_norm_rms_epsilon"), FLOAT32, 1e-6),
-        entry(key("rope.freq_base"), FLOAT32, base),
-        entry(key("rope.dimension_count"), UINT32, head_size),
-        entry(key("vocab_size"), UINT32, vocabulary_size),
+        entry(key("rope.freq_base"), FLOAT32, shape.rope_base),
+        entry(key("rope.dimension_count"), UINT32, shape.head_size),
+        entry(key("vocab_size"), UINT32, shape.vocabulary),
         entry("tokenizer.ggml.model", STRING, "gpt2"),
-        entry("tokenizer.ggml.pre", STRING, "qwen2" if architecture == "qwen2" else "llama-bpe"),
+        entry("tokenizer.ggml.pre", STRING, "llama-bpe" if shape.architecture == "llama" else "qwen2"),
         array_entry("tokenizer.ggml.tokens", STRING, tokens),
         array_entry("tokenizer.ggml.token_type", INT32, kinds),
         array_entry("tokenizer.ggml.merges", STRING, merges),
@@ -121,12 +144,20 @@ def metadata(name, mix):
         entry("tokenizer.ggml.padding_token_id", UINT32, first_special),
         entry("tokenizer.ggml.add_bos_token", BOOL, False),
     ]
+    if shape.experts:
+        entries += [
+            entry(key("expert_count"), UINT32, shape.experts),
+            entry(key("expert_used_count"), UINT32, shape.experts_used),
+            entry(key("expert_feed_forward_length"), UINT32, shape.expert_width),
+        ]
     return entries
 
 
 def tensors(name, mix):
     """(name, dimensions with the reduced one first, type) in file order."""
-    _, width, layers, heads, kv_heads, head_size, feed_forward, vocabulary_size, tied, bias, _ = MODELS[name]
+    shape = MODELS[name]
+    width, layers = shape.width, shape.layers
+    query_width, key_width = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     usable = lambda kind, cols: kind if cols % BLOCK[kind][0] == 0 else Q8_0
     base = {"Q4_0": Q4_0, "Q8_0": Q8_0, "Q4_K_M": Q4_K}[mix]
     output = Q8_0 if mix == "Q8_0" else Q6_K
@@ -137,23 +168,31 @@ def tensors(name, mix):
 
     listed = []
     add = lambda tensor, dimensions, kind: listed.append((tensor, dimensions, usable(kind, dimensions[0])))
-    add("token_embd.weight", (width, vocabulary_size), output if tied else base)
+    add("token_embd.weight", (width, shape.vocabulary), output if shape.tied else base)
     for layer in range(layers):
         block = "blk.%d." % layer
         add(block + "attn_norm.weight", (width,), F32)
-        for part, rows, kind in (("q", heads * head_size, base), ("k", kv_heads * head_size, base),
-                                 ("v", kv_heads * head_size, bumped(layer))):
+        for part, rows, kind in (("q", query_width, base), ("k", key_width, base), ("v", key_width, bumped(layer))):
             add(block + "attn_%s.weight" % part, (width, rows), kind)
-            if bias:
+            if shape.bias:
                 add(block + "attn_%s.bias" % part, (rows,), F32)
-        add(block + "attn_output.weight", (heads * head_size, width), base)
+        if shape.architecture == "qwen3moe":
+            add(block + "attn_q_norm.weight", (shape.head_size,), F32)
+            add(block + "attn_k_norm.weight", (shape.head_size,), F32)
+        add(block + "attn_output.weight", (query_width, width), base)
         add(block + "ffn_norm.weight", (width,), F32)
-        add(block + "ffn_gate.weight", (width, feed_forward), base)
-        add(block + "ffn_up.weight", (width, feed_forward), base)
-        add(block + "ffn_down.weight", (feed_forward, width), bumped(layer))
+        if shape.experts:
+            add(block + "ffn_gate_inp.weight", (width, shape.experts), F32)
+            add(block + "ffn_gate_exps.weight", (width, shape.expert_width, shape.experts), base)
+            add(block + "ffn_up_exps.weight", (width, shape.expert_width, shape.experts), base)
+            add(block + "ffn_down_exps.weight", (shape.expert_width, width, shape.experts), bumped(layer))
+        else:
+            add(block + "ffn_gate.weight", (width, shape.feed_forward), base)
+            add(block + "ffn_up.weight", (width, shape.feed_forward), base)
+            add(block + "ffn_down.weight", (shape.feed_forward, width), bumped(layer))
     add("output_norm.weight", (width,), F32)
-    if not tied:
-        add("output.weight", (width, vocabulary_size), output)
+    if not shape.tied:
+        add("output.weight", (width, shape.vocabulary), output)
     return listed
 
 
@@ -187,7 +226,7 @@ def random_blocks(kind, random):
 def write_tensor(file, name, dimensions, kind, pools, random):
     if kind == F32:
         low, high = (0.5, 1.5) if name.endswith("norm.weight") else (-0.1, 0.1)
-        file.write(random.uniform(low, high, size=dimensions[0]).astype("<f4").tobytes())
+        file.write(random.uniform(low, high, size=math.prod(dimensions)).astype("<f4").tobytes())
         return
     if kind not in pools:
         pools[kind] = random_blocks(kind, random)
@@ -214,7 +253,7 @@ def main():
         for model in MODELS:
             sizes = ", ".join("%s %.2f GB" % (mix, sum(tensor_bytes(d, k) for _, d, k in tensors(model, mix)) / 1e9)
                               for mix in MIXES)
-            print("%-5s %s" % (model, sizes))
+            print("%-8s %s" % (model, sizes))
         return 0
     if options.output is None:
         parser.error("a model, a type and an output file are needed")

@@ -152,6 +152,22 @@ TEST_CASE("cli: a model that contradicts itself exits 3, and inspect shows it wi
   check(good_writer().string("tokenizer.ggml.pre", "nobody-knows"), "nobody-knows");
 }
 
+TEST_CASE("cli: a mixture of experts exits 3 and says what is not supported") {
+  const TemporaryFolder folder;
+  // As an architecture of its own, and as one that is known but for its experts.
+  const std::string own = folder.write("own.gguf", text_of(model_header("qwen3moe")
+                                                               .u32("qwen3moe.expert_count", 128)
+                                                               .u32("qwen3moe.expert_used_count", 8)
+                                                               .build()
+                                                               .bytes));
+  const std::string message = check_refused(own, false);
+  CHECK(contains(message, "found qwen3moe"));
+  CHECK(contains(message, "this build does not know the architecture"));
+  const std::string known =
+      folder.write("known.gguf", text_of(model_header("llama").u32("llama.expert_count", 8).build().bytes));
+  CHECK(contains(check_refused(known, false), "mixture of experts is not supported"));
+}
+
 TEST_CASE("cli: --force lets an unknown pre-tokenizer pass, with a warning") {
   const TemporaryFolder folder;
   const std::string path =

@@ -196,9 +196,9 @@ TEST_CASE("cli: percentiles are values that were measured") {
 TEST_CASE("cli: the report leaves out what is empty and prints what is zero") {
   Report report;
   const auto bare = nlohmann::json::parse(report_json(report, ReportDetail::steps));
-  for (const char* name :
-       {"budget_bytes", "captures", "segments", "kv_bytes_moved", "time_to_first_token_ms", "inter_token_ms",
-        "logits_hash", "step_logits_hashes", "rss_peak_bytes", "fallback_reason", "committed_bytes", "weight_gbps"})
+  for (const char* name : {"budget_bytes", "captures", "segments", "kv_bytes_moved", "time_to_first_token_ms",
+                           "inter_token_ms", "logits_hash", "step_logits_hashes", "rss_peak_bytes", "fallback_reason",
+                           "committed_bytes", "weight_gbps", "hbm_gbps", "read_peak_gbps", "roofline_fraction"})
     CHECK_FALSE(bare.contains(name));
   CHECK_FALSE(bare.at("device").contains("driver"));
   report.budget_bytes = 0;
@@ -210,6 +210,9 @@ TEST_CASE("cli: the report leaves out what is empty and prints what is zero") {
   report.inter_token_seconds = {0.5, 0.25};
   report.decode_seconds = 0.75;
   report.step_weight_bytes = 3'000'000'000;
+  report.hbm_gbps = 3000.0;
+  CHECK_FALSE(nlohmann::json::parse(report_json(report, ReportDetail::run)).contains("roofline_fraction"));
+  report.read_peak_gbps = 4000.0;
   report.device_driver = "13.0";
   report.committed_bytes = {{"weights", 5}, {"kv", 0}};
   const auto full = nlohmann::json::parse(report_json(report, ReportDetail::steps));
@@ -220,6 +223,9 @@ TEST_CASE("cli: the report leaves out what is empty and prints what is zero") {
   CHECK_FALSE(nlohmann::json::parse(report_json(report, ReportDetail::run)).contains("step_logits_hashes"));
   CHECK(full.at("inter_token_ms").at("p50") == 250.0);
   CHECK(full.at("weight_gbps") == 12.0);
+  CHECK(full.at("hbm_gbps") == 3000.0);
+  CHECK(full.at("read_peak_gbps") == 4000.0);
+  CHECK(full.at("roofline_fraction") == 0.75);
   CHECK(full.at("device").at("driver") == "13.0");
   CHECK(full.at("committed_bytes") == nlohmann::json{{"weights", 5}, {"kv", 0}});
   CHECK(full.at("inter_token_ms").at("max") == 500.0);

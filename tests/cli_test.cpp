@@ -105,6 +105,8 @@ TEST_CASE("cli: the report has every field with its type, and none that was not 
   for (const char* name :
        {"load_ms", "time_to_first_token_ms", "prefill_tokens_per_second", "decode_tokens_per_second"})
     CHECK(report.at(name).is_number());
+  for (const char* name : {"hbm_gbps", "read_peak_gbps", "roofline_fraction"})  // of a GPU
+    CHECK_FALSE(report.contains(name));
   for (const char* name : {"p50", "p90", "p99", "max"}) CHECK(report.at("inter_token_ms").at(name).is_number());
   CHECK(report.at("device").at("name").is_string());
   CHECK(report.at("host").at("threads").is_number_integer());

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/dtype.h"
+#include "engine/exact_math.h"
 #include "tests/gguf_writer.h"
 
 namespace genai::test {
@@ -20,6 +22,7 @@ struct SyntheticShape {
   std::uint32_t vocabulary = 96;
   std::uint32_t context = 4096;
   std::uint32_t window = 0;  // 0: none
+  bool quantised = false;    // matrices are Q4_0, not F32; widths are then multiples of 32
 };
 
 // Uneven values of about the size that keeps a residual stream near 1.
@@ -31,6 +34,22 @@ inline std::vector<float> uneven_values(std::uint64_t count, std::uint32_t seed,
     value = centre + size * (static_cast<float>(state >> 8) / 8388608.0f - 1.0f);
   }
   return values;
+}
+
+// Blocks of Q4_0 with values of about that size.
+inline std::vector<std::byte> uneven_q4_0(std::uint64_t count, std::uint32_t seed, float size) {
+  constexpr std::uint64_t kBlock = 32;
+  std::vector<std::byte> bytes;
+  std::uint32_t state = seed * 2654435761u + 12345u;
+  const std::uint16_t scale = float_to_half(size / 8.0f);
+  for (std::uint64_t block = 0; block < count / kBlock; ++block) {
+    append_number(bytes, scale);
+    for (std::uint64_t pair = 0; pair < kBlock / 2; ++pair) {
+      state = state * 1664525u + 1013904223u;
+      bytes.push_back(static_cast<std::byte>(state >> 24));
+    }
+  }
+  return bytes;
 }
 
 inline GgufWriter synthetic_model(const SyntheticShape& shape) {
@@ -53,7 +72,11 @@ inline GgufWriter synthetic_model(const SyntheticShape& shape) {
   std::uint32_t seed = 1;
   const auto matrix = [&](const std::string& name, std::uint64_t cols, std::uint64_t rows) {
     const float size = 2.0f / std::sqrt(static_cast<float>(cols));
-    writer.f32_tensor(name, {cols, rows}, uneven_values(cols * rows, seed++, size));
+    if (shape.quantised)
+      writer.tensor(name, {cols, rows}, static_cast<std::uint32_t>(DType::Q4_0),
+                    uneven_q4_0(cols * rows, seed++, size));
+    else
+      writer.f32_tensor(name, {cols, rows}, uneven_values(cols * rows, seed++, size));
   };
   const auto norm = [&](const std::string& name, std::uint64_t width) {
     writer.f32_tensor(name, {width}, uneven_values(width, seed++, 0.25f, 1.0f));

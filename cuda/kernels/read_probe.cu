@@ -38,23 +38,17 @@ double measure_read_gbps(Stream& stream, const DeviceTraits& traits, DevicePtr<c
   const LaunchTarget target{static_cast<CudaStream&>(stream).use(), traits};
   const std::int64_t pieces = static_cast<std::int64_t>(bytes / kPieceBytes);
   GENAI_EXPECT(pieces > 0, "too little memory to measure with");
-  cudaEvent_t start = nullptr;
-  cudaEvent_t end = nullptr;
-  CUDA_CHECK(cudaEventCreate(&start));
-  CUDA_CHECK(cudaEventCreate(&end));
+  CudaEvent start(traits.ordinal);
+  CudaEvent end(traits.ordinal);
   std::vector<double> rates;
   for (int round = 0; round <= kRounds; ++round) {  // the first one warms up
-    CUDA_CHECK(cudaEventRecord(start, target.stream));
+    stream.record(start);
     launch_kernel("read_kernel", read_kernel, {dim3(static_cast<unsigned>(8 * traits.sm_count)), dim3(kThreads)},
                   target, reinterpret_cast<const uint4*>(begin.address()), pieces, static_cast<unsigned*>(nullptr));
-    CUDA_CHECK(cudaEventRecord(end, target.stream));
-    CUDA_CHECK(cudaEventSynchronize(end));
-    float milliseconds = 0.0f;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, end));
-    if (round > 0) rates.push_back(static_cast<double>(pieces) * kPieceBytes / (1e6 * milliseconds));
+    stream.record(end);
+    const double seconds = end.seconds_since(start);
+    if (round > 0) rates.push_back(static_cast<double>(pieces) * kPieceBytes / (1e9 * seconds));
   }
-  CUDA_CHECK(cudaEventDestroy(start));
-  CUDA_CHECK(cudaEventDestroy(end));
   std::sort(rates.begin(), rates.end());
   return rates[rates.size() / 2];
 }

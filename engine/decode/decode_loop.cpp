@@ -19,9 +19,11 @@ Generation DecodeLoop::generate(const GenerationRequest& request, const OnToken&
 
 std::vector<Generation> DecodeLoop::generate_all(std::span<const GenerationRequest> requests, const BatchEvents& events,
                                                  const std::atomic<bool>& interrupted) {
+  step_.finish_timing(counters_);  // of a batch that threw: its last step is none of this one's
   counters_ = {};
   const std::uint64_t growth_before = model_.cache().growth_events();
   std::vector<Generation> generations = Batch(model_, step_, counters_, requests, events, interrupted).run();
+  step_.finish_timing(counters_);
   counters_.kv_growth_events = model_.cache().growth_events() - growth_before;
   return generations;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "engine/decode/step_bytes.h"
 #include "engine/error.h"
 
 namespace genai {
@@ -28,7 +29,8 @@ void download(Stream& stream, std::vector<T>& destination, DevicePtr<T> source) 
 
 }  // namespace
 
-DecodeStep::DecodeStep(Model& model, const Options& options) : model_(model), options_(options) {
+DecodeStep::DecodeStep(Model& model, const Options& options)
+    : model_(model), options_(options), clock_(model.device()) {
   rows_.reserve(static_cast<std::size_t>(model.transformer().limits().max_rows));
 }
 
@@ -87,22 +89,31 @@ void DecodeStep::run(std::span<const StepRow> rows, DecodeCounters& counters) {
   for (const StepRow& row : rows) model_.ensure_positions(row.sequence, row.position + 1);
   place(rows);
   ++counters.decode_steps;
-  if (!options_.graph) {
+  CapturedStep* const step = options_.graph ? &captured(width, counters) : nullptr;
+  PassTraffic traffic;
+  clock_.begin(model_.stream());
+  if (step != nullptr) {
+    model_.stream().launch(*step->graph);
+    traffic = step->traffic;
+    counters.graph_nodes = step->graph->node_count();
+    ++counters.replays;
+  } else {
+    traffic = enqueue(width);
     ++counters.eager_steps;
-    counters.decode_traffic += enqueue(width);
-    return;
   }
+  clock_.end(model_.stream(), step_read_bytes(model_.config(), model_.cache().shape(), traffic, rows),
+             counters.device_time);
+  counters.decode_traffic += traffic;
+}
+
+DecodeStep::CapturedStep& DecodeStep::captured(std::int32_t width, DecodeCounters& counters) {
   CapturedStep& step = captured_[width];
-  if (step.graph == nullptr) {
-    model_.stream().begin_capture();
-    step.traffic = enqueue(width);
-    step.graph = model_.stream().end_capture();
-    ++counters.captures;
-  }
-  counters.graph_nodes = step.graph->node_count();
-  model_.stream().launch(*step.graph);
-  counters.decode_traffic += step.traffic;
-  ++counters.replays;
+  if (step.graph != nullptr) return step;
+  model_.stream().begin_capture();
+  step.traffic = enqueue(width);
+  step.graph = model_.stream().end_capture();
+  ++counters.captures;
+  return step;
 }
 
 std::span<const RowResult> DecodeStep::read_results(std::int32_t row_count) {

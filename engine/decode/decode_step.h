@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/decode/counters.h"
+#include "engine/decode/step_clock.h"
 #include "engine/model/model.h"
 
 namespace genai {
@@ -50,6 +51,8 @@ class DecodeStep {
   // Row m of the step is rows[m]. What the device already holds from the step before is not sent again: a greedy row
   // that goes on costs no transfer. REQUIRES: rows of different sequences, at most a pass and its logits hold.
   void run(std::span<const StepRow> rows, DecodeCounters& counters);
+  // The device's time of a step is added when the next one runs; this adds that of the last one.
+  void finish_timing(DecodeCounters& counters) { clock_.finish(counters.device_time); }
 
   // Of the first `row_count` rows of logits.
   std::span<const RowResult> read_results(std::int32_t row_count);
@@ -68,11 +71,13 @@ class DecodeStep {
 
   void place(std::span<const StepRow> rows);
   PassTraffic enqueue(std::int32_t width);
+  CapturedStep& captured(std::int32_t width, DecodeCounters& counters);
   // The layer in which numbers of the last pass stop being finite, as a part of a sentence.
   std::string find_nonfinite_layer();
 
   Model& model_;
   Options options_;
+  StepClock clock_;
   std::map<std::int32_t, CapturedStep> captured_;  // by width
 
   // What workspace.rows and workspace.tokens hold once all that is enqueued has run.

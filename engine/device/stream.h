@@ -14,6 +14,9 @@ class Event {
   virtual ~Event() = default;
   // Blocks the host until the recorded point has been passed; returns at once if never recorded.
   virtual void synchronize() = 0;
+  // Seconds from the point where `earlier` was last recorded to this event's, by the device's clock. Blocks until both
+  // have been passed. Throws Error where one of them was never recorded, or was inside a capture.
+  virtual double seconds_since(Event& earlier) = 0;
 };
 
 // A recorded sequence of operations with their arguments frozen by value.

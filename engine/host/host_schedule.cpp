@@ -145,7 +145,7 @@ void HostSchedule::run_node(Queue& queue) {
 }
 
 void HostSchedule::finish_first(Queue& queue) {
-  if (queue.entries.front().done != nullptr) queue.entries.front().done->reached = true;
+  if (queue.entries.front().done != nullptr) queue.entries.front().done->reach();
   queue.entries.pop_front();
 }
 

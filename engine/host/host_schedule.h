@@ -5,6 +5,7 @@
 // One lock guards the schedule and the state of its streams; work runs under it, so it must not call a stream.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,12 @@ namespace genai {
 // A moment in the work of one stream.
 struct SchedulePoint {
   bool reached = false;
+  std::chrono::steady_clock::time_point reached_at;
+
+  void reach() {
+    reached = true;
+    reached_at = std::chrono::steady_clock::now();
+  }
 };
 
 // Work with an order that is only partly fixed. Nodes depend on earlier nodes, so their order is a valid one to run in.

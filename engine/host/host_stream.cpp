@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -56,6 +57,17 @@ void HostEvent::synchronize() {
     throw Error("Event::synchronize of an event recorded inside a capture: nothing has run that it could wait for",
                 "record it again after the graph was launched");
   if (point_ != nullptr && !schedule_->is_eager()) schedule_->run_until_reached(*point_);
+}
+
+double HostEvent::seconds_since(Event& earlier) {
+  auto* const begin = dynamic_cast<HostEvent*>(&earlier);
+  GENAI_EXPECT(begin != nullptr && begin->schedule_ == schedule_, "an event of another device");
+  begin->synchronize();
+  synchronize();
+  const HostSchedule::Lock lock = schedule_->lock();
+  if (point_ == nullptr || begin->point_ == nullptr)
+    throw Error("the time to or from an event that no stream has recorded", "record both events first");
+  return std::chrono::duration<double>(point_->reached_at - begin->point_->reached_at).count();
 }
 
 HostGraph::HostGraph(std::shared_ptr<HostSchedule> schedule, std::shared_ptr<const WorkGraph> work)
@@ -152,7 +164,7 @@ void HostStream::record(Event& event) {
   if (queue_ != nullptr) {
     schedule_->push(*queue_, nullptr, nullptr, own.point_);
   } else {
-    own.point_->reached = true;
+    own.point_->reach();
   }
 }
 

@@ -31,6 +31,7 @@ class HostEvent final : public Event {
  public:
   explicit HostEvent(std::shared_ptr<HostSchedule> schedule) : schedule_(std::move(schedule)) {}
   void synchronize() override;
+  double seconds_since(Event& earlier) override;
 
  private:
   friend class HostStream;
