@@ -158,8 +158,9 @@ class SharedUnits {
     for (int i = 0; i < thread_count_; ++i) {
       Share& share = shares_[static_cast<std::size_t>((thread_index + i) % thread_count_)];
       for (std::int64_t next = share.next.load(std::memory_order_relaxed); next < share.end;) {
-        // A quarter of what is left: few pieces, and the last ones small.
-        const std::int64_t count = std::max<std::int64_t>(1, (share.end - next) / 4);
+        // A quarter of what is left, where others may help: few pieces, and the last ones small.
+        const std::int64_t left = share.end - next;
+        const std::int64_t count = thread_count_ == 1 ? left : std::max<std::int64_t>(1, left / 4);
         if (!share.next.compare_exchange_weak(next, next + count, std::memory_order_relaxed)) continue;
         visit(next, next + count);
         next = share.next.load(std::memory_order_relaxed);
