@@ -5,9 +5,12 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "engine/error.h"
+#include "engine/residency/host_lane.h"
 #include "engine/residency/lane_workload.h"
 #include "engine/residency/residency_arena.h"
 
@@ -45,12 +48,13 @@ struct ProductCost {
   double pass_seconds = 0.0;
 };
 
-ProductCost measure_products(Stream& stream, WorkloadVectors& vectors, DevicePtr<const std::byte> weights,
-                             std::int64_t matrix_strips) {
+// `multiply(offset, strips)` enqueues a product with the matrix at that offset of the weights.
+template <class Multiply>
+ProductCost measure_products(Stream& stream, std::int64_t matrix_strips, const Multiply& multiply) {
   const auto seconds = [&](std::int64_t matrix_count, std::int64_t strips) {
     return median_graph_seconds(stream, [&] {
       for (std::int64_t matrix = 0; matrix < matrix_count; ++matrix)
-        vectors.multiply(stream, weights.byte_offset(matrix * matrix_strips * kWorkloadStripBytes), strips);
+        multiply(matrix * matrix_strips * kWorkloadStripBytes, strips);
     });
   };
   const double whole = seconds(kMatrixCount, matrix_strips);
@@ -62,6 +66,15 @@ ProductCost measure_products(Stream& stream, WorkloadVectors& vectors, DevicePtr
   cost.matrix_seconds = std::max(0.0, (strips - one) / (kMatrixCount - 1));
   cost.pass_seconds = std::max(0.0, one - cost.matrix_seconds);
   return cost;
+}
+
+// A device at rest has slow clocks, and takes a while to notice that there is work.
+void wake(Stream& stream, const std::function<void()>& enqueue) {
+  constexpr std::chrono::milliseconds kLongEnough{300};
+  for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < kLongEnough;) {
+    enqueue();
+    stream.synchronize();
+  }
 }
 
 // Enqueues copies of `bytes` from host to device memory.
@@ -104,23 +117,35 @@ BothRates rates_at_once(const std::function<void()>& first, const std::function<
   return rates;
 }
 
-// One strip on the host device, from a vector in device memory to results in device memory.
-double measure_exchange(Device& device, ResidencyArena& arena, Stream& stream, const WorkloadVectors& vectors,
-                        Stream& host_stream, WorkloadVectors& host_vectors, DevicePtr<const std::byte> host_weights) {
-  constexpr auto kResultBytes = static_cast<std::int64_t>(kStripRows * sizeof(float));
-  const std::optional<MemoryRange> exchange =
-      take(arena, MemoryKind::cold, WorkloadVectors::kInputBytes + kResultBytes, Placement::host);
-  if (!exchange || device.memory().host_view(exchange->base()) == nullptr) return 0.0;
-  const DevicePtr<std::byte> results = exchange->base().byte_offset(WorkloadVectors::kInputBytes);
-  return median_seconds([&] {
-    stream.copy(exchange->base(), vectors.input(), WorkloadVectors::kInputBytes);
-    stream.synchronize();
-    host_vectors.multiply(host_stream, host_weights, 1);
-    host_stream.synchronize();
-    stream.copy(vectors.output(), results, static_cast<std::size_t>(kResultBytes));
-    stream.synchronize();
-  });
-}
+// Products of host cores for the device: its own where it is the host, else through a HostLane as in decoding.
+class HostProducts {
+ public:
+  HostProducts(Device& device, Device& host, ResidencyArena& arena, WorkloadVectors& vectors,
+               DevicePtr<const std::byte> weights, std::int64_t matrix_strips)
+      : vectors_(vectors), weights_(weights) {
+    if (&device == &host) return;
+    count_ = arena.reserve(MemoryKind::workspace, sizeof(std::uint64_t));
+    count_.commit(0, sizeof(std::uint64_t));
+    lane_.emplace(device, host, arena, count_.base().as<std::uint64_t>(),
+                  HostLaneLimits{.max_rows = 1,
+                                 .input_width = kWorkloadWidth,
+                                 .result_width = static_cast<std::int32_t>(matrix_strips * kStripRows)});
+  }
+
+  void multiply(Stream& stream, std::int64_t offset, std::int64_t strips) {
+    if (!lane_) return vectors_.multiply(stream, weights_.byte_offset(offset), strips);
+    const auto known = keys_.try_emplace({offset, strips}).first;  // a map's elements stay where they are
+    lane_->ask(stream, &known->second, vectors_.product(weights_.byte_offset(offset), strips));
+    lane_->take(stream);
+  }
+
+ private:
+  WorkloadVectors& vectors_;
+  DevicePtr<const std::byte> weights_;
+  std::map<std::pair<std::int64_t, std::int64_t>, char> keys_;
+  MemoryRange count_;
+  std::optional<HostLane> lane_;
+};
 
 }  // namespace
 
@@ -137,7 +162,10 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
   if (!resident) return speeds;
   WorkloadVectors vectors(device, arena, matrix_strips);
   fill_with_noise(device, *stream, resident->base(), static_cast<std::size_t>(bytes));
-  const ProductCost near = measure_products(*stream, vectors, resident->base(), matrix_strips);
+  wake(*stream, [&] { vectors.multiply(*stream, resident->base(), matrix_strips); });
+  const ProductCost near = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
+    vectors.multiply(*stream, resident->base().byte_offset(offset), strips);
+  });
   speeds.resident = near.bytes_per_second;
   speeds.matrix_seconds = near.matrix_seconds;
   speeds.pass_seconds = near.pass_seconds;
@@ -145,36 +173,36 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
   const std::optional<MemoryRange> cold = take(arena, MemoryKind::cold, bytes, Placement::host);
   if (!cold) return speeds;
   fill_with_noise(device, *stream, cold->base(), static_cast<std::size_t>(bytes));
-  speeds.zero_copy = measure_products(*stream, vectors, cold->base(), matrix_strips).bytes_per_second;
+  wake(*stream, [&] { vectors.multiply(*stream, resident->base(), matrix_strips); });
+  speeds.zero_copy = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
+                       vectors.multiply(*stream, cold->base().byte_offset(offset), strips);
+                     }).bytes_per_second;
   const double copy_seconds = median_seconds([&] {
     copy_pieces(*stream, resident->base(), cold->base(), bytes);
     stream->synchronize();
   });
   if (copy_seconds > 0.0) speeds.ring = static_cast<double>(bytes) / copy_seconds;
 
-  const DevicePtr<const std::byte> host_weights = host_address(device, cold->base(), static_cast<std::size_t>(bytes));
-  if (host == nullptr || !host_weights) return speeds;
-  ResidencyArena own_arena(host->memory());
-  const std::unique_ptr<Stream> host_stream = host->create_stream();
-  WorkloadVectors host_vectors(*host, host == &device ? arena : own_arena, matrix_strips);
-  const ProductCost far = measure_products(*host_stream, host_vectors, host_weights, matrix_strips);
+  if (host == nullptr || !host_address(device, cold->base(), static_cast<std::size_t>(bytes))) return speeds;
+  HostProducts products(device, *host, arena, vectors, cold->base(), matrix_strips);
+  const ProductCost far = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
+    products.multiply(*stream, offset, strips);
+  });
   speeds.host = far.bytes_per_second;
-  speeds.exchange_seconds =
-      host == &device ? far.matrix_seconds
-                      : measure_exchange(device, arena, *stream, vectors, *host_stream, host_vectors, host_weights);
+  speeds.exchange_seconds = far.matrix_seconds;
 
+  const std::unique_ptr<Stream> copies = device.create_stream();
   std::int64_t copied = 0;  // the next matrix of each, in turn, so that neither reads what a cache holds
   std::int64_t computed = 0;
   const BothRates rounds = rates_at_once(
       [&] {
         const std::int64_t offset = copied++ % kMatrixCount * matrix_bytes;
-        copy_pieces(*stream, resident->base().byte_offset(offset), cold->base().byte_offset(offset), matrix_bytes);
-        stream->synchronize();
+        copy_pieces(*copies, resident->base().byte_offset(offset), cold->base().byte_offset(offset), matrix_bytes);
+        copies->synchronize();
       },
       [&] {
-        const std::int64_t offset = (computed++ + kMatrixCount / 2) % kMatrixCount * matrix_bytes;
-        host_vectors.multiply(*host_stream, host_weights.byte_offset(offset), matrix_strips);
-        host_stream->synchronize();
+        products.multiply(*stream, (computed++ + kMatrixCount / 2) % kMatrixCount * matrix_bytes, matrix_strips);
+        stream->synchronize();
       });
   speeds.ring_beside_host = rounds.first * static_cast<double>(matrix_bytes);
   speeds.host_beside_ring = rounds.second * static_cast<double>(matrix_bytes);

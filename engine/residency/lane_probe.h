@@ -2,18 +2,17 @@
 // through the seam only. Takes memory of its own arena and has given all of it back when it returns.
 //
 // NOTE [Lane speeds]: what each number is and how it is got. The weights are eight matrices of noise in device memory
-// and eight in host memory, together far larger than caches. Times are medians, of the host's clock.
+// and eight in host memory, together far larger than caches. Times are medians, of the host's clock, once the device
+// has been at work long enough for its clocks to rise.
 //   resident          a captured graph of eight products (M = 1) with whole matrices, less one with a strip of each:
-//   the
-//                     bytes over the difference, so that what a call costs by itself does not count as reading
+//                     the bytes over the difference, so that what a call costs by itself does not count as reading
 //   zero_copy         the same over host memory
 //   ring              copies of eight matrices from host to device memory in pieces as large as a ring's slots
-//   host              as zero_copy, by the host device, over the same host bytes
+//   host              as zero_copy, by host cores: the device's own where it is the host, else through a HostLane
 //   ring_beside_host, host_beside_ring   both at once, each on a thread of its own, for a tenth of a second
-//   matrix_seconds    the graph of eight strips less that of one, over seven: what a further product costs but its
-//   bytes pass_seconds      the graph of one strip, less that: launching a pass and waiting for it exchange_seconds one
-//   strip on the host device from a vector in device memory to results in device memory, each
-//                     hand-over waited for. Where the host is the device: its matrix_seconds, nothing is handed over
+//   matrix_seconds    the graph of eight strips less that of one, over seven: what one more product costs by itself
+//   pass_seconds      the graph of one strip, less that: launching a pass and waiting for it
+//   exchange_seconds  as matrix_seconds, of the products of host cores
 // A number that could not be measured is 0, unknown.
 #pragma once
 #include <cstdint>

@@ -51,8 +51,8 @@ WorkloadVectors::WorkloadVectors(Device& device, ResidencyArena& arena, std::int
   stream->synchronize();
 }
 
-void WorkloadVectors::multiply(Stream& stream, DevicePtr<const std::byte> weights, std::int64_t strips,
-                               std::int64_t first_strip) {
+MatmulArgs WorkloadVectors::product(DevicePtr<const std::byte> weights, std::int64_t strips,
+                                    std::int64_t first_strip) const {
   const auto rows = static_cast<std::int32_t>(strips * kStripRows);
   MatmulArgs args{};
   args.input = input().as<float>();
@@ -67,7 +67,12 @@ void WorkloadVectors::multiply(Stream& stream, DevicePtr<const std::byte> weight
   args.output_count = 1;
   args.epilogue = Epilogue::store;
   args.scratch = scratch_;
-  kernels_.matmul(stream, args);
+  return args;
+}
+
+void WorkloadVectors::multiply(Stream& stream, DevicePtr<const std::byte> weights, std::int64_t strips,
+                               std::int64_t first_strip) {
+  kernels_.matmul(stream, product(weights, strips, first_strip));
 }
 
 void WorkloadVectors::clear_output(Stream& stream) { stream.fill_zero(output_, output_bytes_); }

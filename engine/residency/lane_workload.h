@@ -24,7 +24,9 @@ class WorkloadVectors {
   // `arena`: of that device; it outlives this object.
   WorkloadVectors(Device& device, ResidencyArena& arena, std::int64_t most_strips);
 
-  // Enqueues output = weights * input, of the output's rows from 8 * first_strip on.
+  // output = weights * input, of the output's rows from 8 * first_strip on.
+  MatmulArgs product(DevicePtr<const std::byte> weights, std::int64_t strip_count, std::int64_t first_strip = 0) const;
+  // Enqueues it.
   void multiply(Stream& stream, DevicePtr<const std::byte> weights, std::int64_t strip_count,
                 std::int64_t first_strip = 0);
   void clear_output(Stream& stream);
