@@ -192,20 +192,18 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
   speeds.exchange_seconds = far.matrix_seconds;
 
   const std::unique_ptr<Stream> copies = device.create_stream();
-  std::int64_t copied = 0;  // the next matrix of each, in turn, so that neither reads what a cache holds
-  std::int64_t computed = 0;
-  const BothRates rounds = rates_at_once(
+  const BothRates rounds = rates_at_once(  // all matrices in a round, so that waiting for it weighs little
       [&] {
-        const std::int64_t offset = copied++ % kMatrixCount * matrix_bytes;
-        copy_pieces(*copies, resident->base().byte_offset(offset), cold->base().byte_offset(offset), matrix_bytes);
+        copy_pieces(*copies, resident->base(), cold->base(), bytes);
         copies->synchronize();
       },
       [&] {
-        products.multiply(*stream, (computed++ + kMatrixCount / 2) % kMatrixCount * matrix_bytes, matrix_strips);
+        for (std::int64_t matrix = 0; matrix < kMatrixCount; ++matrix)
+          products.multiply(*stream, matrix * matrix_bytes, matrix_strips);
         stream->synchronize();
       });
-  speeds.ring_beside_host = rounds.first * static_cast<double>(matrix_bytes);
-  speeds.host_beside_ring = rounds.second * static_cast<double>(matrix_bytes);
+  speeds.ring_beside_host = rounds.first * static_cast<double>(bytes);
+  speeds.host_beside_ring = rounds.second * static_cast<double>(bytes);
   return speeds;
 }
 
