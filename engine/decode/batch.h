@@ -4,11 +4,9 @@
 //
 // Invariants
 //   B1 What a request yields is what it yields alone. No operation of a pass mixes rows, a row of the cache is read
-//   only
-//      at positions that its own request has written, and the sampler is keyed by seed and position, not by slot.
+//      only at positions that its own request has written, and the sampler is keyed by seed and position, not by slot.
 //   B2 The widths of steps are few: 1, 2, 4, 8, 16, and the number of slots where that is less. Rows that a width has
-//   to
-//      spare stand at position 0 of slots that nobody has.
+//      to spare stand at position 0 of slots that nobody has.
 //   B3 `on_token` sees every generated token of a request exactly once, in order; a token that ends the text is not
 //      among them.
 // States of a request: waiting -> (its prompt is read, its first token chosen) running -> finished.

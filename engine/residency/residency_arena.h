@@ -4,8 +4,9 @@
 // Invariants
 //   R1 A weight's address never changes between load and unload: ranges do not move.
 //   R2 Committed device bytes never exceed the budget, at any instant: the ledger is charged before a granule is
-//   created. R3 A granule is mapped at exactly one slot of one range, or does not exist. R4 Ranges are released only
-//   after the caller has passed an event behind their last reader.
+//      created.
+//   R3 A granule is mapped at exactly one slot of one range, or does not exist.
+//   R4 Ranges are released only after the caller has passed an event behind their last reader.
 // States of a granule's slot: reserved -> (commit) backed -> (destruction of the range) gone.
 //
 // One thread; callers serialise. The arena outlives its ranges.
