@@ -3,8 +3,8 @@
 // Shapes   up to three packed matrices (N, K) of at most two types; x (K); out (N) or (N/2). sm_90.
 // Mapping  one block a multiprocessor, two fit: while one kernel works, the next one's blocks are already there and
 //          fill their rings. Every block normalises and quantises the whole row for itself. Four groups of four warps
-//          take units of strips in turn (NOTE [Row stream]). Warp w of a group takes the octets of blocks o = w (mod 4),
-//          hence the partials 8w .. 8w+7; lane (g, c) those of row g, blocks 2c and 2c+1.
+//          take units of strips in turn (NOTE [Row stream]). Warp w of a group takes the octets o = w (mod 4) of
+//          blocks, hence the partials 8w .. 8w+7; lane (g, c) those of row g, blocks 2c and 2c+1.
 //          An integer product m16n8k32 has in its rows 0-7 the strip's rows of one block and in rows 8-15 those of the
 //          next, in its columns the octet's activations; of its 128 results the 16 whose row and column are of one
 //          block count: those of product i lie in lanes with c = i. The partials of a unit meet in shared memory,

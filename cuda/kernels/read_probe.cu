@@ -1,7 +1,6 @@
 // read_probe.cu - how fast the device reads its memory: the measure that speeds are compared with.
-// Mapping  every block reads every gridDim-th piece of 32 KB in 16-byte loads, eight in flight a thread, and folds what
-// it
-//          read into a word that is stored only if it has one value in 2^32, so that nothing is optimised away.
+// Mapping  every block reads every gridDim-th piece of 32 KB in 16-byte loads, eight in flight a thread, and folds it
+//          into a word that is stored only if it has one value in 2^32, so that nothing is optimised away.
 // Bound    memory: `bytes`, once.
 #include <algorithm>
 #include <vector>
