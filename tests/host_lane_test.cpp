@@ -84,7 +84,10 @@ TEST_CASE("rows computed by host cores beside the device give the resident bits"
           for (int lane = 0; lane < kLaneCount; ++lane)
             CHECK(counters.decode_traffic.read_bytes[static_cast<std::size_t>(lane)] ==
                   counters.decode_steps * model.model->plan().pass_bytes[lane]);
-          CHECK(model.model->arena().committed_peak_bytes() == model.model->plan().committed_bytes);
+          // All of it only where the cache is filled to the last chunk of the context.
+          const std::uint64_t peak = model.model->arena().committed_peak_bytes();
+          CHECK((test::kSanitized ? peak <= model.model->plan().committed_bytes
+                                  : peak == model.model->plan().committed_bytes));
         }
       }
       if (test::kSanitized) break;
