@@ -142,7 +142,7 @@ ModelOptions Session::open_device_and_choose(SpeedUse use) {
   model_options.cache_type = options_.placement.cache_type;
   model_options.budget_bytes = budget_bytes_;
   model_options.offload = options_.placement.offload;
-  model_options.has_host_lane = opened_.backend == Backend::host || opened_.host_device != nullptr;
+  model_options.has_host_lane = host_lane_device(opened_) != nullptr;
   model_options.host_device = opened_.host_device.get();
   model_options.forced_cold = options_.placement.cold;
   model_options.host_available_bytes = opened_.host_available_bytes;

@@ -42,7 +42,7 @@ struct MatmulCase {
   float soft_cap = 0.0f;
   std::uint64_t seed = 1;
 
-  bool gated() const { return epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu; }
+  bool gated() const { return is_gated(epilogue); }
   std::int32_t rows_of(std::size_t output) const {
     const std::int32_t more = rows + static_cast<std::int32_t>(output) * 10;
     return gated() ? (more + 1) / 2 * 2 : more;

@@ -11,10 +11,6 @@ __device__ __forceinline__ float activate(Epilogue activation, float x) {
   return activation == Epilogue::gated_gelu ? exact_gelu(x) : exact_silu(x);
 }
 
-__host__ __device__ constexpr bool is_gated(Epilogue epilogue) {
-  return epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu;
-}
-
 __device__ __forceinline__ float apply_soft_cap(float x, float soft_cap) {
   return soft_cap == 0.0f ? x : soft_cap * exact_tanh(x / soft_cap);
 }

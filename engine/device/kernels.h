@@ -48,6 +48,10 @@ enum class Epilogue : std::uint8_t {
   gated_gelu,  // the same with the tanh form of GELU
 };
 
+constexpr bool is_gated(Epilogue epilogue) {
+  return epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu;
+}
+
 struct MatmulOutput {
   MatrixView matrix;
   DevicePtr<const float> bias;  // (N), may be null

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/error.h"
+#include "engine/host/host_pointer.h"
 #include "engine/packed_layout.h"
 
 namespace genai {
@@ -68,10 +69,10 @@ class Attention {
   Attention(const AttentionArgs& args, const HostMath& math, int thread_count)
       : args_(args),
         math_(math),
-        rows_(reinterpret_cast<const StepRow*>(args.rows.address())),
-        q_(reinterpret_cast<const float*>(args.q.address())),
-        out_(reinterpret_cast<float*>(args.out.address())),
-        scratch_(reinterpret_cast<float*>(args.scratch.address())),
+        rows_(host(args.rows)),
+        q_(host(args.q)),
+        out_(host(args.out)),
+        scratch_(host(args.scratch.as<float>())),
         heads_per_group_(args.head_count / args.cache.kv_head_count),
         thread_count_(thread_count) {}
 
@@ -272,8 +273,8 @@ class Attention {
 ChunkAddress chunk_address(const CacheView& cache, std::int32_t sequence, std::int32_t chunk, std::int32_t kv_head) {
   const std::int64_t element_bytes = cache.type == CacheType::f16 ? 2 : 4;
   const std::int64_t head_bytes = std::int64_t{kChunkPositions} * cache.head_dim * element_bytes;
-  std::byte* keys = reinterpret_cast<std::byte*>(cache.base.address()) + sequence * cache.sequence_stride_bytes +
-                    chunk * cache.chunk_bytes + cache.layer_offset_bytes + kv_head * head_bytes;
+  std::byte* keys = host(cache.base) + sequence * cache.sequence_stride_bytes + chunk * cache.chunk_bytes +
+                    cache.layer_offset_bytes + kv_head * head_bytes;
   return {keys, keys + cache.kv_head_count * head_bytes};
 }
 

@@ -4,15 +4,9 @@
 #include <atomic>
 #include <thread>
 
+#include "engine/host/host_pointer.h"
+
 namespace genai {
-namespace {
-
-template <class T>
-T* host(DevicePtr<T> pointer) {
-  return reinterpret_cast<T*>(pointer.address());
-}
-
-}  // namespace
 
 void run_ask_host(const AskHostArgs& args) {
   for (std::int64_t m = 0; m < args.row_count; ++m)

@@ -9,6 +9,7 @@
 #include "engine/error.h"
 #include "engine/host/host_attention.h"
 #include "engine/host/host_exchange.h"
+#include "engine/host/host_pointer.h"
 #include "engine/host/host_stream.h"
 
 namespace genai {
@@ -20,11 +21,6 @@ constexpr std::int32_t kMaxHeadDim = 1024;
 constexpr int kMaxScanParts = 64;
 // A thread's share of a matrix is a number of whole units: the widest vectors take two strips at a time.
 constexpr std::int64_t kUnitStrips = 2;
-
-template <class T>
-T* host(DevicePtr<T> pointer) {
-  return reinterpret_cast<T*>(pointer.address());
-}
 
 PackedMatrix packed(const MatrixView& view) { return {host(view.data), view.dtype, view.rows, view.cols}; }
 
@@ -176,8 +172,6 @@ class SharedUnits {
   const int thread_count_;
   const std::unique_ptr<Share[]> shares_;
 };
-
-bool is_gated(Epilogue epilogue) { return epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu; }
 
 void check_matrix(const MatrixView& matrix) {
   GENAI_EXPECT(matrix.rows > 0 && matrix.cols > 0, "an empty matrix");

@@ -226,7 +226,7 @@ float activate(Epilogue activation, float x) {
 void finish_rows(const MatmulJob& job, std::int32_t m, std::int64_t first_row, int row_count, float (&y)[kStripRows]) {
   if (job.bias != nullptr)
     for (int g = 0; g < row_count; ++g) y[g] = y[g] + job.bias[first_row + g];
-  const bool gated = job.epilogue == Epilogue::gated_silu || job.epilogue == Epilogue::gated_gelu;
+  const bool gated = is_gated(job.epilogue);
   float* out = job.out + m * job.out_stride + (gated ? first_row / 2 : first_row);
   const int out_count = gated ? row_count / 2 : row_count;
   for (int g = 0; g < out_count; ++g) {

@@ -29,10 +29,9 @@ class Carver {
 // the output are half as many.
 MatmulOutput rows_of(const MatrixView& view, std::int32_t first_row, DevicePtr<const float> bias, DevicePtr<float> out,
                      std::int32_t out_stride, Epilogue epilogue) {
-  const bool gated = epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu;
   return {.matrix = view,
           .bias = bias ? bias + first_row : bias,
-          .out = out + (gated ? first_row / 2 : first_row),
+          .out = out + (is_gated(epilogue) ? first_row / 2 : first_row),
           .out_stride = out_stride};
 }
 

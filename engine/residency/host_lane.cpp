@@ -17,8 +17,7 @@ constexpr int kSpinsBetweenLooks = 256;  // at the clock and at stop_
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 std::int32_t output_width(const MatmulOutput& output, Epilogue epilogue) {
-  const bool gated = epilogue == Epilogue::gated_silu || epilogue == Epilogue::gated_gelu;
-  return gated ? output.matrix.rows / 2 : output.matrix.rows;
+  return is_gated(epilogue) ? output.matrix.rows / 2 : output.matrix.rows;
 }
 
 }  // namespace
