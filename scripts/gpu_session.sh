@@ -3,11 +3,11 @@
 # JSON lines under $OUT. Needs nvcc 13, g++, Catch2 and fmt; none of the other packages. Every step has a time limit and
 # a line in $OUT/session.log; a step that fails or hangs does not stop the next.
 #
-#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models sanitize
-#                                         (default: all but the last two)
+#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models offload
+#                                         sanitize (default: all but the last three)
 #
-# The step `models` builds genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where they are not installed,
-# PKG_CONFIG_PATH leads to them. It takes the models of $GENAI_MODELS, a folder with GGUF files, and compares those that
+# The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where
+# they are not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GENAI_MODELS, a folder with GGUF files, and compares those that
 # tests/goldens.json knows with the host's bits.
 set -u
 cd "$(dirname "$0")/.."
@@ -120,23 +120,29 @@ if wants bench-more; then
 fi
 
 # ---- whole models ---------------------------------------------------------------------------------------------------
-if wants models; then
-  GENAI="$BUILD/cmake/genai"
-  MODELS="${GENAI_MODELS:-models}"
+GENAI="$BUILD/cmake/genai"
+if wants models || wants offload; then
   run "configure" 60 "$OUT/models.log" cmake -S . -B "$BUILD/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGENAI_CUDA=ON \
     -DGENAI_CUDA_ARCHITECTURES="$ARCH" &&
-    run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai &&
-    for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
-      "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight"; do
-      # shellcheck disable=SC2086
-      run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
-        --jobs "$((JOBS / 2 + 1))" -- --device cuda $flags
-    done
+    run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai
+fi
+if wants models; then
+  MODELS="${GENAI_MODELS:-models}"
+  for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
+    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight"; do
+    # shellcheck disable=SC2086
+    run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
+      --jobs "$((JOBS / 2 + 1))" -- --device cuda $flags
+  done
   run "bench lanes" 120 "$OUT/models.log" "$GENAI" bench --lanes --device cuda --max-bytes 4GiB
   for model in "$MODELS"/*.gguf; do
     run "4096 tokens of $(basename "$model")" 60 "$OUT/models.log" python3 scripts/check_long_run.py --genai "$GENAI" \
       --model "$model" -- --device cuda
   done
+fi
+if wants offload; then
+  run "offload" 420 "$OUT/offload.log" python3 scripts/bench_offload.py --genai "$GENAI" --device cuda \
+    --out "$OUT/offload.jsonl"
 fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
