@@ -50,41 +50,46 @@ wants() {
 ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -d '. ')
 ARCH=${ARCH:-90}
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem --format=csv,noheader 2>&1 | tee -a "$SESSION"
-say "building for sm_$ARCH on $JOBS cores"
-HOST_FLAGS="-std=c++20 -O2 -ffp-contract=off -I. -DFMT_HEADER_ONLY=1 -I/usr/local/cuda/include"
-CUDA_FLAGS="-std=c++20 -O3 -arch=sm_$ARCH -fmad=false --expt-relaxed-constexpr -lineinfo -I."
-HOST_SOURCES=$(ls engine/host/*.cpp engine/model/*.cpp engine/residency/*.cpp engine/decode/*.cpp cuda/*.cpp)
-TEST_SOURCES="tests/main_cuda.cpp tests/allocation_watch_cuda.cpp $(ls tests/*_cuda_test.cpp)"
-{
-  for f in cuda/kernels/*.cu; do echo "nvcc $CUDA_FLAGS -c $f -o $BUILD/$(basename "$f").o"; done
-  for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
-    extra=""
-    case $f in
-      *avx512*) extra="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mavx2 -mfma -mf16c" ;;
-      *avx2*) extra="-mavx2 -mfma -mf16c" ;;
-    esac
-    echo "g++ $HOST_FLAGS $extra -c $f -o $BUILD/$(basename "$f").o"
-  done
-} > "$BUILD/commands"
-rm -f "$BUILD"/*.o
-xargs -P "$JOBS" -I{} sh -c '{ {} || echo "BUILD FAILED: {}"; } 2>&1' < "$BUILD/commands" > "$OUT/build.log"
-if grep -q "BUILD FAILED" "$OUT/build.log"; then
-  say "FAIL  build: $(grep -E 'error' "$OUT/build.log" | head -5 | cut -c1-300)"
-  exit 1
-fi
-CATCH=""
-if [ -n "$(find /usr/include /usr/local/include -name catch_all.hpp 2> /dev/null | head -1)" ]; then
-  CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
-fi
-WATCHED_CALLS=$(sed 's/^/-Xlinker /' tests/allocation_watch_cuda.txt)  # by the tests of allocations
-LIBRARY_OBJECTS=$(for f in cuda/kernels/*.cu $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
-TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
-# shellcheck disable=SC2086
-{
-  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $WATCHED_CALLS $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
-  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_bench" "$BUILD/cuda_bench.cpp.o" $LIBRARY_OBJECTS -lpthread -ldl
-} >> "$OUT/build.log" 2>&1 || { say "FAIL  link: $(tail -3 "$OUT/build.log" | cut -c1-300)"; exit 1; }
-say "built"
+build_tests() {
+  say "building for sm_$ARCH on $JOBS cores"
+  HOST_FLAGS="-std=c++20 -O2 -ffp-contract=off -I. -DFMT_HEADER_ONLY=1 -I/usr/local/cuda/include"
+  CUDA_FLAGS="-std=c++20 -O3 -arch=sm_$ARCH -fmad=false --expt-relaxed-constexpr -lineinfo -I."
+  HOST_SOURCES=$(ls engine/host/*.cpp engine/model/*.cpp engine/residency/*.cpp engine/decode/*.cpp cuda/*.cpp)
+  TEST_SOURCES="tests/main_cuda.cpp tests/allocation_watch_cuda.cpp $(ls tests/*_cuda_test.cpp)"
+  {
+    for f in cuda/kernels/*.cu; do echo "nvcc $CUDA_FLAGS -c $f -o $BUILD/$(basename "$f").o"; done
+    for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
+      extra=""
+      case $f in
+        *avx512*) extra="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mavx2 -mfma -mf16c" ;;
+        *avx2*) extra="-mavx2 -mfma -mf16c" ;;
+      esac
+      echo "g++ $HOST_FLAGS $extra -c $f -o $BUILD/$(basename "$f").o"
+    done
+  } > "$BUILD/commands"
+  rm -f "$BUILD"/*.o
+  xargs -P "$JOBS" -I{} sh -c '{ {} || echo "BUILD FAILED: {}"; } 2>&1' < "$BUILD/commands" > "$OUT/build.log"
+  if grep -q "BUILD FAILED" "$OUT/build.log"; then
+    say "FAIL  build: $(grep -E 'error' "$OUT/build.log" | head -5 | cut -c1-300)"
+    exit 1
+  fi
+  CATCH=""
+  if [ -n "$(find /usr/include /usr/local/include -name catch_all.hpp 2> /dev/null | head -1)" ]; then
+    CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
+  fi
+  WATCHED_CALLS=$(sed 's/^/-Xlinker /' tests/allocation_watch_cuda.txt)  # by the tests of allocations
+  LIBRARY_OBJECTS=$(for f in cuda/kernels/*.cu $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+  TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+  # shellcheck disable=SC2086
+  {
+    nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $WATCHED_CALLS $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
+    nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_bench" "$BUILD/cuda_bench.cpp.o" $LIBRARY_OBJECTS -lpthread -ldl
+  } >> "$OUT/build.log" 2>&1 || { say "FAIL  link: $(tail -3 "$OUT/build.log" | cut -c1-300)"; exit 1; }
+  say "built"
+}
+for step in contract kernels large generation bench bench-more sanitize; do
+  wants "$step" && build_tests && break
+done
 
 # ---- tests ----------------------------------------------------------------------------------------------------------
 TESTS="$BUILD/cuda_tests"
