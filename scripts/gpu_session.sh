@@ -6,9 +6,9 @@
 #   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models offload
 #                                         sanitize (default: all but the last three)
 #
-# The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where
-# they are not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GENAI_MODELS, a folder with GGUF files, and compares those that
-# tests/goldens.json knows with the host's bits.
+# The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where they are
+# not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GENAI_MODELS, a folder with GGUF files, and
+# compares those that tests/goldens.json knows with the host's bits.
 # With GENAI_GPU_PREBUILT=1 nothing is built: $GENAI_GPU_BUILD holds cuda_tests, cuda_bench and cmake/genai.
 set -u
 cd "$(dirname "$0")/.."
