@@ -73,17 +73,6 @@ void put_ledger(const ResidencyArena& arena, Report& report) {
   }
 }
 
-// `graph_count`: graphs that there are. More captures mean that one was captured again.
-void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report) {
-  report.captures = counters.captures;
-  report.replays = counters.replays;
-  if (!graph || counters.decode_steps == 0) return;
-  report.fallbacks = counters.eager_steps;
-  report.invalidations = counters.captures - std::min(counters.captures, graph_count);
-  report.segments = counters.replays / counters.decode_steps;
-  if (counters.eager_steps == 0) report.eager_nodes = 0;
-}
-
 void put_device_speed(const OpenedDevice& opened, const DeviceTime& time, Model& model, Report& report) {
   // The host's own clock has timed its steps already.
   if (!opened.measure_read_gbps || time.steps == 0) return;
@@ -96,6 +85,16 @@ void put_device_speed(const OpenedDevice& opened, const DeviceTime& time, Model&
 }
 
 }  // namespace
+
+void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report) {
+  report.captures = counters.captures;
+  report.replays = counters.replays;
+  if (!graph || counters.decode_steps == 0) return;
+  report.fallbacks = counters.eager_steps;
+  report.invalidations = counters.captures - std::min(counters.captures, graph_count);
+  report.segments = counters.replays / counters.decode_steps;
+  if (counters.eager_steps == 0) report.eager_nodes = 0;
+}
 
 RunReport::RunReport(Session& session)
     : session_(session), cache_address_(session.model().cache().view(0).base.address()) {}

@@ -1,12 +1,10 @@
 // Page-locked host memory that is refused: pageable memory takes its place, that is said and counted, and the bits are
 // the resident ones. And how much is locked where it is not refused.
-#include <nlohmann/json.hpp>
-
-#include "cli/run_report.h"
 #include "engine/error.h"
 #include "engine/host/host_device.h"
 #include "tests/catch.h"
 #include "tests/generation_cases.h"
+#include "tests/session_support.h"
 #include "tests/shared_data.h"
 
 namespace genai {
@@ -140,37 +138,15 @@ TEST_CASE("a report of pageable memory counts it and says why", "[pinning]") {
   const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
   if (!path) GENAI_SKIP("the tiny reference models are not there");
   const auto report_with = [&](std::optional<std::uint64_t> limit) {
-    cli::SessionOptions options;
-    options.model_path = path->string();
-    options.placement.context = 128;
-    options.placement.cold = {"ffn"};
-    options.placement.offload = OffloadMode::zero_copy;
-    options.placement.lane_speeds = {.kind = cli::LaneSpeedSource::Kind::none};
-    options.open = [limit](const DeviceRequest&) {
-      OpenedDevice opened;
-      opened.device = std::make_unique<HostDevice>(device_options(limit));
-      opened.threads = 1;
-      return opened;
-    };
-    cli::Session session(options);
-    session.load();
+    SessionRun run;
+    run.device = device_options(limit);
+    run.placement.cold = {"ffn"};
+    run.placement.offload = OffloadMode::zero_copy;
+    const SessionOutcome outcome = run_session(path->string(), run);
     std::size_t said = 0;
-    for (const std::string& warning : session.warnings()) said += warning.find("page-locked") != std::string::npos;
+    for (const std::string& warning : outcome.warnings) said += warning.find("page-locked") != std::string::npos;
     CHECK(said == (limit ? 1U : 0U));
-    cli::RowSettings settings;
-    settings.max_tokens = 9;
-    settings.seed = 1;
-    const std::vector<cli::TextRequest> requests{
-        cli::make_text_request(session, session.encode("hello there", false), settings, true)};
-    struct NoSink final : cli::TextSink {
-      bool write(std::size_t, std::string_view) override { return true; }
-      void end(std::size_t) override {}
-      bool is_closed() const override { return false; }
-    } sink;
-    const cli::RunReport report(session);
-    const auto results = cli::generate_texts(session, requests, false, sink);
-    return nlohmann::json::parse(
-        cli::report_json(report.collect(requests, results, results.front().output_hash), cli::ReportDetail::run));
+    return outcome.report;
   };
   const nlohmann::json locked = report_with({});
   const nlohmann::json refused = report_with(0);
