@@ -240,7 +240,9 @@ std::vector<FlagSpec> make_table() {
        "NAME",
        kPlace,
        machine,
-       "keep matrices whose name contains this out of device memory, whatever the budget; may be given several times"},
+       "keep the matrix of this name, or all whose names contain this, out of device memory, whatever the budget; may "
+       "be "
+       "given several times"},
       {Flag::lane_speeds,
        value,
        {"--lane-speeds"},

@@ -106,6 +106,22 @@ TEST_CASE("cli: a budget too small is exit 5 with a ledger and a budget that wor
   }
 }
 
+TEST_CASE("cli: a context that the budget has no room for is refused at once, whatever the pass width") {
+  const auto path = shared_data("reference/tiny/tiny-llama-F16.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  for (const char* verb : {"run", "plan"}) {
+    std::vector<std::string> arguments{verb,  "-m",   path->string(), "-c",    "1000000",
+                                       "-ub", "4096", "--gpu-budget", "300MiB"};
+    if (verb == std::string("run")) arguments.insert(arguments.end(), {"-p", "a", "-n", "1"});
+    const ProcessResult result = run_genai(arguments);
+    INFO(result.err);
+    CHECK(result.exit_code == 5);
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.err.find("kv cache") != std::string::npos);
+    CHECK(result.cpu_seconds < 5.0);
+  }
+}
+
 TEST_CASE("cli: named matrices are kept cold, and that contradicts offload off") {
   const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
   if (!path) GENAI_SKIP("the tiny reference models are not there");
@@ -119,6 +135,11 @@ TEST_CASE("cli: named matrices are kept cold, and that contradicts offload off")
   std::vector<std::string> arguments = base(model);
   for (const char* word : {"-p", "a", "--cold", "ffn_down", "--weight-offload", "off"}) arguments.emplace_back(word);
   CHECK(run_genai(arguments).exit_code == 2);
+  arguments[arguments.size() - 3] = "ffn_sideways";
+  arguments.back() = "stream";
+  const ProcessResult unknown = run_genai(arguments);
+  CHECK(unknown.exit_code == 2);
+  CHECK(unknown.err.find("ffn_sideways") != std::string::npos);
   arguments.back() = "sometimes";
   CHECK(run_genai(arguments).exit_code == 2);
 }

@@ -103,7 +103,7 @@ TEST_CASE("a heap without memory ends a load as what it is, and leaves no granul
   HostDevice host(device_options());
   HostDevice device(device_options());
   const std::uint64_t free_bytes = device.memory().info().free_bytes.value();
-  const Arm arm{OffloadMode::split};
+  const Arm arm{OffloadMode::stream};
   int failures = 0;
   for (long call = 0;; ++call) {
     bool has_failed = false;

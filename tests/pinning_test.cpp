@@ -148,6 +148,15 @@ TEST_CASE("a report of pageable memory counts it and says why", "[pinning]") {
     CHECK(said == (limit ? 1U : 0U));
     return outcome.report;
   };
+  // Beside another reason, and by itself.
+  SessionRun elsewhere;
+  elsewhere.fallback_reason = "there is no driver";
+  CHECK(run_session(path->string(), elsewhere).report["fallback_reason"] == "there is no driver");
+  elsewhere.device = device_options(0);
+  elsewhere.placement.cold = {"ffn"};
+  const SessionOutcome both = run_session(path->string(), elsewhere);
+  CHECK(both.report["fallback_reason"].get<std::string>().find("there is no driver; page-locked") == 0);
+  CHECK(both.warnings.size() == 2);
   const nlohmann::json locked = report_with({});
   const nlohmann::json refused = report_with(0);
   CHECK(locked["output_hash"] == refused["output_hash"]);

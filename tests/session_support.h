@@ -23,6 +23,7 @@ struct SessionRun {
   bool separate_host = false;  // rows of Lane::host are computed by another device, as for a GPU
   cli::PlacementOptions placement;
   bool graph = true;
+  std::string fallback_reason;  // as if another device had been asked for
   std::vector<std::string> prompts{"hello there"};
   std::vector<std::int32_t> max_tokens{9};  // of each prompt
 };
@@ -47,6 +48,7 @@ inline SessionOutcome run_session(const std::string& model_path, const SessionRu
     opened.device = std::make_unique<HostDevice>(run.device);
     if (run.separate_host) opened.host_device = std::make_unique<HostDevice>(run.device);
     opened.threads = 1;
+    opened.fallback_reason = run.fallback_reason;
     return opened;
   };
   cli::Session session(options);

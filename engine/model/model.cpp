@@ -24,6 +24,24 @@ CacheShape cache_shape(const ModelConfig& config, const ModelOptions& options) {
           .max_positions = options.context};
 }
 
+// By the whole name of a tensor, or by a part of names.
+std::vector<std::string> matrices_named(const WeightMap& map, const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    const PlacedTensor* const whole = map.find(name);
+    const std::size_t before = found.size();
+    for (const PlacedTensor& placed : map.tensors) {
+      const bool has_part =
+          placed.name.find(name) != std::string::npos || placed.interleaved_name.find(name) != std::string::npos;
+      if (placed.packed && (whole == nullptr ? has_part : &placed == whole)) found.push_back(placed.name);
+    }
+    if (found.size() == before)
+      throw UsageError(fmt::format("no matrix has a name with '{}' in it, to be kept cold", name),
+                       "genai inspect lists the names of a file's tensors");
+  }
+  return found;
+}
+
 PassLimits pass_limits(const ModelOptions& options) {
   return {.max_rows = options.max_rows,
           .max_logit_rows = std::min(options.max_rows, options.max_logit_rows),
@@ -49,7 +67,7 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.mode = options.offload;
   request.has_host_lane = options.has_host_lane;
   request.speeds = options.lane_speeds;
-  request.forced_cold = options.forced_cold;
+  request.forced_cold = matrices_named(map, options.forced_cold);
   return request;
 }
 

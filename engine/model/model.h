@@ -34,14 +34,16 @@ struct ModelOptions {
   bool has_host_lane = true;  // host cores can compute rows for the device
   // What computes rows of Lane::host beside a device that is not the host; null: the device does. Outlives the model.
   Device* host_device = nullptr;
-  std::vector<std::string> forced_cold;               // parts of names of matrices that must not be resident
+  // Matrices that must not be resident: whole names of tensors, or parts of names.
+  std::vector<std::string> forced_cold;
   std::optional<std::uint64_t> host_available_bytes;  // for cold weights; nothing: not checked
   int load_threads = 1;
   // Called now and then while weights are placed; may throw to give up.
   std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;
 };
 
-// What the planner must know to place this model on this device. Nothing is loaded or committed.
+// What the planner must know to place this model on this device. Nothing is loaded or committed. Throws UsageError
+// where a name of options.forced_cold is in none of the model's matrices.
 PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, Device& device,
                               const ModelOptions& options);
 

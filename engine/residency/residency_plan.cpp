@@ -33,9 +33,8 @@ class Planner {
       const MatrixSize& matrix = request.matrices[index];
       total_bytes += static_cast<std::uint64_t>(matrix.total_bytes());
       largest_strip_bytes_ = std::max(largest_strip_bytes_, static_cast<std::uint64_t>(matrix.strip_bytes));
-      forced_cold_.push_back(
-          std::any_of(request.forced_cold.begin(), request.forced_cold.end(),
-                      [&](const std::string& part) { return matrix.name.find(part) != std::string::npos; }));
+      forced_cold_.push_back(std::find(request.forced_cold.begin(), request.forced_cold.end(), matrix.name) !=
+                             request.forced_cold.end());
       if (forced_cold_.back()) has_forced_cold_ = true;
     }
     slot_bytes_ = rounded(std::max(largest_strip_bytes_, std::min(kLargestSlotBytes, total_bytes / kSlotsInModel)),
