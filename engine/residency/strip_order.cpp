@@ -8,7 +8,8 @@ namespace genai {
 
 // Strips that come in at this share or before.
 std::int64_t StripOrder::Entry::count_at(double share) const {
-  auto count = std::clamp<std::int64_t>(std::llround(share * factor * static_cast<double>(strips)), 0, strips);
+  auto count =
+      std::clamp<std::int64_t>(std::llround(std::min(share / scale, 1.0) * static_cast<double>(strips)), 0, strips);
   while (count > 0 && share_of(count) > share) --count;
   while (count < strips && share_of(count + 1) <= share) ++count;
   return count;

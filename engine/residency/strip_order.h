@@ -12,10 +12,8 @@ namespace genai {
 
 class StripOrder {
  public:
-  // Matrices are added in their order, each once. `factor`: how many times as large a share of it is in, until all is.
-  void add(std::size_t matrix, std::int64_t strips, double factor = 1.0) {
-    gradual_.push_back({matrix, strips, factor});
-  }
+  // Matrices are added in their order, each once. `scale`: the share at which the last strip is in.
+  void add(std::size_t matrix, std::int64_t strips, double scale = 1.0) { gradual_.push_back({matrix, strips, scale}); }
   // Comes in behind all others, and whole.
   void add_last(std::size_t matrix, std::int64_t strips) { last_.push_back({matrix, strips, 1.0}); }
 
@@ -28,9 +26,9 @@ class StripOrder {
   struct Entry {
     std::size_t matrix;
     std::int64_t strips;
-    double factor;
+    double scale;
     double share_of(std::int64_t strip) const {
-      return static_cast<double>(strip) / static_cast<double>(strips) / factor;
+      return scale * static_cast<double>(strip) / static_cast<double>(strips);
     }
     std::int64_t count_at(double share) const;
   };
