@@ -136,7 +136,8 @@ fi
 if wants models; then
   MODELS="${GENAI_MODELS:-models}"
   for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
-    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight"; do
+    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight" \
+    "--allocator plain --weight-offload split --cold ffn"; do
     # shellcheck disable=SC2086
     run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
       --jobs "$((JOBS / 2 + 1))" -- --device cuda $flags

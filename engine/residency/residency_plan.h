@@ -67,7 +67,7 @@ struct PlanRequest {
   OffloadMode mode = OffloadMode::automatic;
   bool has_host_lane = true;  // host cores can compute rows for this device
   LaneSpeeds speeds;
-  // Strips that must be cold whatever the budget (for tests): matrices whose name contains one of these.
+  // Names of matrices that must be cold whatever the budget.
   std::vector<std::string> forced_cold;
 };
 
