@@ -115,25 +115,57 @@ TEST_CASE("a step asks the host once for each product with rows of its own", "[h
   CHECK(asked_by(16, 11) == (1 + 10) * products);
 }
 
-TEST_CASE("wide passes read the host's rows where they are", "[host_lane]") {
-  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
-  if (!path) GENAI_SKIP("the tiny reference models are not there");
-  HostModelOptions options = small_options();
-  options.model.max_rows = 64;
-  HostModel resident(*path, options);
-  const auto prompt = arbitrary_tokens(64, kVocabulary, 4);
-  const Generation expected = resident.generate(prompt, 10);
-  options.separate_host = true;
-  options.model.offload = OffloadMode::host;
-  options.model.forced_cold = {"ffn"};
-  HostModel model(*path, options);
-  CHECK(model.generate(prompt, 10).step_hashes == expected.step_hashes);
-  const std::uint64_t products = products_with_host_rows(*model.model);
-  CHECK(model.model->host_lane()->answered_requests() == 9 * products);  // the steps alone
-  const PassTraffic& prefill = model.loop->counters().prefill_traffic;
-  CHECK(prefill.read_bytes[static_cast<std::size_t>(Lane::host)] == 0);
-  CHECK(prefill.read_bytes[static_cast<std::size_t>(Lane::zero_copy)] ==
-        model.model->plan().pass_bytes[static_cast<int>(Lane::host)]);
+TEST_CASE("wide passes bring the host's rows in through the ring, and move what their chunks hold", "[host_lane]") {
+  for (const char* name : {"tiny-llama-Q4_0.gguf", "tiny-gemma3-Q4_K_M.gguf"}) {
+    const auto path = test::shared_data(std::string("reference/tiny/") + name);
+    if (!path) GENAI_SKIP("the tiny reference models are not there");
+    HostModelOptions options = small_options();
+    options.model.max_rows = 64;
+    HostModel resident(*path, options);
+    // Wide passes, steps, and both again: each finds the slots as it needs them.
+    const auto prompt = arbitrary_tokens(64 + 40, kVocabulary, 4);
+    const Generation expected = resident.generate(prompt, 10);
+    for (const auto& [mode, seed] : std::vector<std::pair<OffloadMode, std::optional<std::uint64_t>>>{
+             {OffloadMode::host, {}}, {OffloadMode::split, {}}, {OffloadMode::split, 1}, {OffloadMode::split, 2}}) {
+      INFO(name << ", mode " << offload_mode_name(mode) << ", seed " << seed.value_or(0));
+      options.separate_host = true;
+      options.device.seed = seed;
+      options.model.offload = mode;
+      options.model.forced_cold = {"weight"};
+      HostModel model(*path, options);
+      const ResidencyPlan& plan = model.model->plan();
+      REQUIRE(plan.of(Lane::host) > 0);
+      REQUIRE(plan.wide_passes_stream);
+      CHECK((plan.of(Lane::ring) > 0) == (mode == OffloadMode::split));
+      const auto& narrow = model.model->weight_map().chunks(RingList::narrow);
+      const auto& wide = model.model->weight_map().chunks(RingList::wide);
+      const auto bytes_of = [](const std::vector<ColdSpan>& spans) {
+        std::uint64_t bytes = 0;
+        for (const ColdSpan& span : spans) bytes += span.size_bytes;
+        return bytes;
+      };
+      // The layers of both passes, the output matrix of the last one, and each time what the slots hold between passes.
+      std::uint64_t moved = 0;
+      const auto move = [&](const ColdChunks& list, std::size_t first, std::size_t last, std::uint64_t times) {
+        for (std::size_t chunk = first; chunk < last; ++chunk) moved += times * bytes_of(list.chunks[chunk]);
+        for (std::size_t slot = 0; slot < narrow.chunks.size() && slot < 4 && slot < last - first; ++slot)
+          moved += times * bytes_of(narrow.chunks[slot]);
+      };
+      move(wide, 0, static_cast<std::size_t>(wide.output_chunk), 2);
+      move(narrow, static_cast<std::size_t>(narrow.output_chunk), narrow.chunks.size(), 1);
+
+      CHECK(model.generate(prompt, 10).step_hashes == expected.step_hashes);
+      const PassTraffic& prefill = model.loop->counters().prefill_traffic;
+      CHECK(prefill.copied_bytes == moved);
+      CHECK(prefill.read_bytes[static_cast<std::size_t>(Lane::zero_copy)] == 0);
+      const PassTraffic& steps = model.loop->counters().decode_traffic;
+      for (int lane = 0; lane < kLaneCount; ++lane)
+        CHECK(steps.read_bytes[static_cast<std::size_t>(lane)] == 9 * plan.pass_bytes[lane]);
+      CHECK(steps.copied_bytes == 9 * plan.pass_bytes[static_cast<int>(Lane::ring)]);
+      CHECK(model.model->arena().committed_peak_bytes() <= plan.committed_bytes);
+      CHECK(model.generate(prompt, 10).step_hashes == expected.step_hashes);
+    }
+  }
 }
 
 TEST_CASE("rows of a batch with rows computed by host cores equal their solo runs", "[host_lane]") {

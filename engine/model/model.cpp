@@ -47,6 +47,7 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.budget_bytes = options.budget_bytes ? options.budget_bytes : device.memory().info().free_bytes;
   request.mode = options.offload;
   request.has_host_lane = options.has_host_lane;
+  request.wide_passes_stream = options.host_device != nullptr && options.max_rows > HostLane::kMaxRows;
   request.speeds = options.lane_speeds;
   request.forced_cold = options.forced_cold;
   return request;
@@ -84,8 +85,10 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
   const Workspace workspace =
       lay_out_workspace(config_, separate_gate, device_.kernels(), limits, workspace_range_.base());
   make_host_lane(workspace);
+  const Transformer::OutputChunks output_chunks{weight_map_.chunks(RingList::narrow).output_chunk,
+                                                weight_map_.chunks(RingList::wide).output_chunk};
   transformer_ = std::make_unique<Transformer>(config_, weights_, *cache_, workspace, limits, device_.kernels(), *ring_,
-                                               weight_map_.output_chunk, host_lane_.get());
+                                               output_chunks, host_lane_.get());
 }
 
 void Model::make_ring() {
@@ -95,11 +98,16 @@ void Model::make_ring() {
     ring_range_ = arena_.reserve(MemoryKind::ring, ring_bytes);
     ring_range_.commit(0, ring_bytes);
   }
-  std::vector<RingChunk> chunks;
-  for (const ColdChunk& chunk : weight_map_.ring_chunks)
-    chunks.push_back({.source = cold_range_.base().byte_offset(static_cast<std::int64_t>(chunk.offset_bytes)),
-                      .bytes = chunk.size_bytes});
-  ring_ = std::make_unique<CopyRing>(device_, std::move(chunks), ring_range_.base(), plan_.ring_slot_bytes,
+  CopyRing::Lists lists;
+  for (std::size_t list = 0; list < lists.size(); ++list) {
+    for (const std::vector<ColdSpan>& spans : weight_map_.cold_chunks[list].chunks) {
+      RingChunk& chunk = lists[list].emplace_back();
+      for (const ColdSpan& span : spans)
+        chunk.push_back({.source = cold_range_.base().byte_offset(static_cast<std::int64_t>(span.offset_bytes)),
+                         .bytes = span.size_bytes});
+    }
+  }
+  ring_ = std::make_unique<CopyRing>(device_, std::move(lists), ring_range_.base(), plan_.ring_slot_bytes,
                                      plan_.ring_slots);
   ring_->prime();
 }

@@ -124,9 +124,11 @@ class Planner {
   std::vector<Step> order_;
 };
 
-bool uses_ring(OffloadMode mode) { return mode == OffloadMode::stream || mode == OffloadMode::split; }
-
 bool uses_host(OffloadMode mode) { return mode == OffloadMode::host || mode == OffloadMode::split; }
+
+bool needs_ring(const PlanRequest& request, OffloadMode mode) {
+  return mode == OffloadMode::stream || mode == OffloadMode::split || (uses_host(mode) && request.wide_passes_stream);
+}
 
 // Of the cold rows, how many belong into the ring.
 double ring_share(OffloadMode mode, const LaneSpeeds& speeds) {
@@ -175,7 +177,8 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
     }
     plan.matrices.push_back(matrix);
   }
-  const bool ring = plan.of(Lane::ring) > 0;
+  plan.wide_passes_stream = request.wide_passes_stream && plan.of(Lane::host) > 0;
+  const bool ring = plan.of(Lane::ring) > 0 || plan.wide_passes_stream;
   plan.ring_slots = ring ? kRingSlots : 0;
   plan.ring_slot_bytes = ring ? planner.slot_bytes() : 0;
   plan.committed_bytes = planner.committed(resident_strips, ring);
@@ -211,7 +214,7 @@ std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMo
   for (const MatrixSize& matrix : request.matrices) weights += static_cast<std::uint64_t>(matrix.total_bytes());
   return fmt::format("{} weights in matrices, {} in vectors, {} kv cache, {} workspace{}", weights,
                      request.fixed.vectors, request.fixed.kv, request.fixed.workspace,
-                     uses_ring(mode) ? fmt::format(", {} ring", planner.ring_bytes()) : std::string());
+                     needs_ring(request, mode) ? fmt::format(", {} ring", planner.ring_bytes()) : std::string());
 }
 
 [[noreturn]] void refuse(const PlanRequest& request, const Planner& planner, OffloadMode mode, std::uint64_t needed) {
@@ -224,7 +227,8 @@ std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMo
 }
 
 std::optional<ResidencyPlan> plan_cold(const PlanRequest& request, const Planner& planner, OffloadMode mode) {
-  const auto strips = planner.longest_fitting(request.budget_bytes.value_or(~std::uint64_t{0}), uses_ring(mode));
+  const auto strips =
+      planner.longest_fitting(request.budget_bytes.value_or(~std::uint64_t{0}), needs_ring(request, mode));
   if (!strips) return std::nullopt;
   return plan_of(request, planner, mode, *strips);
 }
@@ -283,7 +287,7 @@ ResidencyPlan make_residency_plan(const PlanRequest& request) {
   if (fits && !planner.has_forced_cold()) return plan_of(request, planner, OffloadMode::off, everything);
   if (request.mode == OffloadMode::automatic) return best_cold(request, planner);
   std::optional<ResidencyPlan> plan = plan_cold(request, planner, request.mode);
-  if (!plan) refuse(request, planner, request.mode, planner.least_committed(uses_ring(request.mode)));
+  if (!plan) refuse(request, planner, request.mode, planner.least_committed(needs_ring(request, request.mode)));
   return *plan;
 }
 
@@ -296,7 +300,7 @@ std::uint64_t smallest_budget(const PlanRequest& request) {
     case OffloadMode::automatic:
       return planner.least_committed(false);
     default:
-      return std::min(whole, planner.least_committed(uses_ring(request.mode)));
+      return std::min(whole, planner.least_committed(needs_ring(request, request.mode)));
   }
 }
 

@@ -66,6 +66,9 @@ struct PlanRequest {
   std::optional<std::uint64_t> budget_bytes;  // nothing: no limit
   OffloadMode mode = OffloadMode::automatic;
   bool has_host_lane = true;  // host cores can compute rows for this device
+  // Passes of more rows than host cores take bring the host's rows in through the ring: no mode with such rows is
+  // without one.
+  bool wide_passes_stream = false;
   LaneSpeeds speeds;
   // Strips that must be cold whatever the budget (for tests): matrices whose name contains one of these.
   std::vector<std::string> forced_cold;
@@ -85,6 +88,7 @@ struct ResidencyPlan {
   std::uint64_t pass_bytes[kLaneCount] = {};  // that a pass reads through it
   std::uint64_t ring_slot_bytes = 0;          // of one slot
   std::int32_t ring_slots = 0;
+  bool wide_passes_stream = false;    // as requested, and there are rows of Lane::host
   std::uint64_t committed_bytes = 0;  // most device bytes that will ever be committed
   double pass_seconds = 0.0;          // predicted; 0 where the speed of a lane in use is unknown
   std::string bottleneck;             // the lane that takes the longest; empty where nothing is predicted
