@@ -3,7 +3,9 @@
 #include "engine/residency/host_lane.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "engine/error.h"
 #include "tests/catch.h"
@@ -106,9 +108,9 @@ TEST_CASE("a step asks the host once for each product with rows of its own", "[h
   const std::uint64_t products = products_with_host_rows(*model.model);
   REQUIRE(products == 2 * static_cast<std::uint64_t>(model.model->config().layer_count));
   const auto asked_by = [&](std::int32_t prompt_tokens, std::int32_t new_tokens) {
-    const std::uint64_t before = model.model->host_lane()->answered_requests();
+    const std::uint32_t before = model.model->host_lane()->request_count();
     model.generate(arbitrary_tokens(prompt_tokens, kVocabulary, 1), new_tokens);
-    return model.model->host_lane()->answered_requests() - before;
+    return model.model->host_lane()->request_count() - before;
   };
   CHECK(asked_by(16, 1) == products);      // one pass over the prompt
   CHECK(asked_by(17, 1) == 2 * products);  // two
@@ -215,13 +217,16 @@ TEST_CASE("a request whose product fails is answered, and the failure is thrown 
   HostDeviceOptions one_thread;
   one_thread.threads = 1;
   HostDevice device(one_thread);
+  HostMath failing = kScalarMath;
+  failing.matmul = [](const MatmulJob&, std::int64_t, std::int64_t, std::byte*) { throw Error("a product failed"); };
+  one_thread.math = &failing;
   HostDevice host(one_thread);
   ResidencyArena arena(device.memory());
   MemoryRange local = arena.reserve(MemoryKind::workspace, 4096);
   local.commit(0, 4096);
   MemoryRange cold = arena.reserve(MemoryKind::cold, 4096, Placement::host);
   cold.commit(0, 4096);
-  HostLane lane(device, host, arena, local.base().as<std::uint64_t>(), {1, 128, 16});
+  HostLane lane(device, host, arena, local.base().as<RequestCounts>(), {1, 128, 16, 1});
   const auto stream = device.create_stream();
   const DevicePtr<float> floats = local.base().byte_offset(256).as<float>();
   MatmulArgs args{};
@@ -233,15 +238,36 @@ TEST_CASE("a request whose product fails is answered, and the failure is thrown 
                      .out = floats + 128,
                      .out_stride = 1};
   args.output_count = 1;
-  args.epilogue = Epilogue::gated_silu;  // and no second row to gate
+  MatmulArgs no_product = args;
+  no_product.epilogue = Epilogue::gated_silu;  // and no second row to gate
+  CHECK_THROWS_AS(lane.ask(*stream, &no_product, no_product), Error);
+  CHECK_NOTHROW(lane.rethrow_failure());
   lane.ask(*stream, &args, args);
   lane.take(*stream);
   stream->synchronize();
-  CHECK(lane.answered_requests() == 1);
+  CHECK(lane.request_count() == 1);
   CHECK_THROWS_AS(lane.rethrow_failure(), Error);
   CHECK_FALSE(lane.serves(2));
   args.row_count = 2;
   CHECK_THROWS_AS(lane.ask(*stream, &args, args), Error);
+}
+
+TEST_CASE("cores that sleep or come late answer every request with the resident bits", "[host_lane]") {
+  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  HostModel resident(*path, small_options());
+  const auto prompt = arbitrary_tokens(7, kVocabulary, 9);
+  const auto expected = resident.generate(prompt, 8).step_hashes;
+  HostModelOptions options = small_options();
+  options.separate_host = true;
+  options.host_threads = 5;  // more than there are cores, or units in some products
+  options.model.offload = OffloadMode::host;
+  options.model.forced_cold = {"weight"};
+  HostModel model(*path, options);
+  for (int generation = 0; generation < 3; ++generation) {
+    CHECK(model.generate(prompt, 8).step_hashes == expected);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // long enough for the pool to be left
+  }
 }
 
 }  // namespace genai

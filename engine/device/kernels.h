@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "engine/device/device_ptr.h"
+#include "engine/device/exchange_words.h"
 #include "engine/device/stream.h"
 #include "engine/dtype.h"
 
@@ -161,31 +162,32 @@ struct AdvanceArgs {
   std::int32_t row_count;
 };
 
-// What a device and the host cores that compute rows for it tell each other. Lies in host memory that both see, zeros
-// at first; each side writes one line of it.
-struct HostExchange {
-  alignas(64) std::uint64_t asked;     // number of the last request, from 1 on; written behind all that belongs to it
-  std::int32_t job;                    // which of the products that the host knows
-  std::int32_t row_count;              // M
-  alignas(64) std::uint64_t answered;  // number of the last request whose results are all written
+// Numbers of the last request that was asked, and of the last one whose results were taken. In device memory, zeros at
+// first.
+struct RequestCounts {
+  std::uint32_t asked;
+  std::uint32_t taken;
 };
 
-// host_input = input; then request number *count + 1 for `job`, which becomes *count.
+// Puts norm(input), quantised or as it is, and the header of `job` into the words of a request (exchange_words.h):
+// request number taken + 1, which becomes `asked`.
 struct AskHostArgs {
   DevicePtr<const float> input;  // (M, K)
   std::int32_t input_stride;     // elements
   std::int32_t row_count;
-  std::int32_t width;           // K
-  DevicePtr<float> host_input;  // (M, K), in host memory
-  DevicePtr<HostExchange> exchange;
-  DevicePtr<std::uint64_t> count;  // in device memory: requests so far
+  std::int32_t width;                  // K
+  DevicePtr<const float> norm_weight;  // (K): RMS norm; null: none
+  float norm_epsilon;
+  bool quantize;
+  DevicePtr<ExchangeWord> request;  // in host memory: header, then M rows
+  DevicePtr<RequestCounts> counts;
   std::int32_t job;
 };
 
-// Once request *count is answered: out = result, or out = out + result.
+// Once all results of request `asked` are there: out = result, or out = out + result. It becomes `taken`.
 struct TakeAnswerArgs {
   struct Output {
-    DevicePtr<const float> result;  // (M, width), in host memory
+    DevicePtr<const ExchangeWord> result;  // (M, width), in host memory
     std::int32_t width;
     DevicePtr<float> out;
     std::int32_t out_stride;  // elements
@@ -194,8 +196,7 @@ struct TakeAnswerArgs {
   std::int32_t output_count;
   std::int32_t row_count;
   bool add;
-  DevicePtr<const HostExchange> exchange;
-  DevicePtr<const std::uint64_t> count;
+  DevicePtr<RequestCounts> counts;
 };
 
 // The largest shapes that scratch memory must serve.

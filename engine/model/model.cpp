@@ -122,11 +122,15 @@ void Model::make_host_lane(const Workspace& workspace) {
     limits.result_width =
         std::max({limits.result_width, rows(layer.q) + rows(layer.k) + rows(layer.v), rows(layer.output),
                   rows(layer.gate_up), rows(layer.gate) + rows(layer.up), rows(layer.down)});
-  for (const PlacedTensor& placed : weight_map_.tensors)
-    if (placed.packed) limits.input_width = std::max(limits.input_width, static_cast<std::int32_t>(placed.cols));
+  for (const PlacedTensor& placed : weight_map_.tensors) {
+    if (!placed.packed || placed.plan.of(Lane::host) == 0) continue;
+    limits.input_width = std::max(limits.input_width, static_cast<std::int32_t>(placed.cols));
+    limits.float_input = limits.float_input || is_float(placed.dtype);
+    ++limits.max_products;
+  }
   host_lane_ = std::make_unique<HostLane>(device_, *options_.host_device, arena_, workspace.host_requests, limits);
   for (const PlacedTensor& placed : weight_map_.tensors) {
-    if (placed.packed) continue;
+    if (placed.packed || !placed.name.ends_with(".bias")) continue;
     std::vector<float> values(placed.size_bytes / sizeof(float));
     const DevicePtr<std::byte> place = weight_address(placed);
     stream_->download(values.data(), place, placed.size_bytes);

@@ -64,7 +64,7 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
   space.tokens = carver.take<std::int32_t>(limits.max_logit_rows);
   space.nonfinite = carver.take<std::int32_t>(limits.max_logit_rows);
   space.hashes = carver.take<std::uint64_t>(limits.max_logit_rows);
-  space.host_requests = carver.take<std::uint64_t>(1);
+  space.host_requests = carver.take<RequestCounts>(1);
   space.rope_global = carver.take<float>(std::int64_t{limits.max_positions} * config.rotated);
   space.rope_local = config.has_local_rope() ? carver.take<float>(std::int64_t{limits.max_positions} * config.rotated)
                                              : space.rope_global;

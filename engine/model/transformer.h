@@ -38,7 +38,7 @@ struct Workspace {
   DevicePtr<std::int32_t> tokens;          // (max_logit_rows) chosen tokens
   DevicePtr<std::int32_t> nonfinite;       // (max_logit_rows) counts
   DevicePtr<std::uint64_t> hashes;         // (max_logit_rows)
-  DevicePtr<std::uint64_t> host_requests;  // one, for HostLane
+  DevicePtr<RequestCounts> host_requests;  // one, for HostLane
   DevicePtr<float> rope_global;            // [max_positions][rotated/2][2]
   DevicePtr<float> rope_local;             // the same for layers with a window; may be rope_global
   DevicePtr<std::byte> scratch;

@@ -125,12 +125,13 @@ class HostProducts {
                DevicePtr<const std::byte> weights, std::int64_t matrix_strips)
       : vectors_(vectors), weights_(weights) {
     if (&device == &host) return;
-    count_ = arena.reserve(MemoryKind::workspace, sizeof(std::uint64_t));
-    count_.commit(0, sizeof(std::uint64_t));
-    lane_.emplace(device, host, arena, count_.base().as<std::uint64_t>(),
+    counts_ = arena.reserve(MemoryKind::workspace, sizeof(RequestCounts));
+    counts_.commit(0, sizeof(RequestCounts));
+    lane_.emplace(device, host, arena, counts_.base().as<RequestCounts>(),
                   HostLaneLimits{.max_rows = 1,
                                  .input_width = kWorkloadWidth,
-                                 .result_width = static_cast<std::int32_t>(matrix_strips * kStripRows)});
+                                 .result_width = static_cast<std::int32_t>(matrix_strips * kStripRows),
+                                 .max_products = 2 * kMatrixCount});
   }
 
   void multiply(Stream& stream, std::int64_t offset, std::int64_t strips) {
@@ -144,7 +145,7 @@ class HostProducts {
   WorkloadVectors& vectors_;
   DevicePtr<const std::byte> weights_;
   std::map<std::pair<std::int64_t, std::int64_t>, char> keys_;
-  MemoryRange count_;
+  MemoryRange counts_;
   std::optional<HostLane> lane_;
 };
 
