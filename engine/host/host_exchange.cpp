@@ -1,5 +1,6 @@
 #include "engine/host/host_exchange.h"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <vector>

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/error.h"
+#include "engine/exact_math.h"
 #include "engine/host/exchange_access.h"
 #include "engine/host/host_pointer.h"
 #include "engine/host/matmul_units.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -170,6 +171,11 @@ bool has_separate_gate(const WeightMap& map) {
 
 std::vector<MatrixSize> matrix_sizes(const WeightMap& map) {
   std::vector<MatrixSize> sizes;
+  const auto follows = [](const PlacedTensor& placed) {
+    constexpr std::string_view kFollowers[] = {"attn_k.weight", "attn_v.weight", "ffn_up.weight"};
+    return std::any_of(std::begin(kFollowers), std::end(kFollowers),
+                       [&](std::string_view name) { return placed.name.ends_with(name); });
+  };
   for (const PlacedTensor& placed : map.tensors) {
     if (!placed.packed) continue;
     sizes.push_back({.name = placed.name,
@@ -177,7 +183,8 @@ std::vector<MatrixSize> matrix_sizes(const WeightMap& map) {
                      .strip_bytes = strip_bytes(placed.dtype, placed.cols),
                      .read_every_pass = placed.read_every_pass,
                      .may_be_cold = true,
-                     .one_cold_lane = placed.name == "token_embd.weight"});
+                     .one_cold_lane = placed.name == "token_embd.weight",
+                     .same_call = follows(placed)});
   }
   return sizes;
 }

@@ -18,6 +18,7 @@ namespace genai {
 namespace {
 
 constexpr std::int64_t kMatrixCount = 8;
+constexpr std::int32_t kManyRows = 8;
 constexpr std::int64_t kCopyBytes = std::int64_t{8} << 20;  // of one copy, as in a large model's ring
 
 // Strips of each of the matrices; 0: too little memory to measure with.
@@ -123,25 +124,27 @@ class HostProducts {
  public:
   HostProducts(Device& device, Device& host, ResidencyArena& arena, WorkloadVectors& vectors,
                DevicePtr<const std::byte> weights, std::int64_t matrix_strips)
-      : vectors_(vectors), weights_(weights) {
+      : device_(device), vectors_(vectors), weights_(weights) {
     if (&device == &host) return;
     counts_ = arena.reserve(MemoryKind::workspace, sizeof(RequestCounts));
     counts_.commit(0, sizeof(RequestCounts));
     lane_.emplace(device, host, arena, counts_.base().as<RequestCounts>(),
-                  HostLaneLimits{.max_rows = 1,
+                  HostLaneLimits{.max_rows = kManyRows,
                                  .input_width = kWorkloadWidth,
                                  .result_width = static_cast<std::int32_t>(matrix_strips * kStripRows),
                                  .max_products = 2 * kMatrixCount});
   }
 
-  void multiply(Stream& stream, std::int64_t offset, std::int64_t strips) {
-    if (!lane_) return vectors_.multiply(stream, weights_.byte_offset(offset), strips);
+  void multiply(Stream& stream, std::int64_t offset, std::int64_t strips, std::int32_t row_count) {
+    const MatmulArgs product = vectors_.product(weights_.byte_offset(offset), strips, 0, row_count);
+    if (!lane_) return device_.kernels().matmul(stream, product);
     const auto known = keys_.try_emplace({offset, strips}).first;  // a map's elements stay where they are
-    lane_->ask(stream, &known->second, vectors_.product(weights_.byte_offset(offset), strips));
+    lane_->ask(stream, &known->second, product);
     lane_->take(stream);
   }
 
  private:
+  Device& device_;
   WorkloadVectors& vectors_;
   DevicePtr<const std::byte> weights_;
   std::map<std::pair<std::int64_t, std::int64_t>, char> keys_;
@@ -162,7 +165,7 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
   const std::unique_ptr<Stream> stream = device.create_stream();
   const std::optional<MemoryRange> resident = take(arena, MemoryKind::weights, bytes, Placement::device);
   if (!resident) return speeds;
-  WorkloadVectors vectors(device, arena, matrix_strips);
+  WorkloadVectors vectors(device, arena, matrix_strips, kManyRows);
   fill_with_noise(device, *stream, resident->base(), static_cast<std::size_t>(bytes));
   wake(*stream, [&] { vectors.multiply(*stream, resident->base(), matrix_strips); });
   const ProductCost near = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
@@ -187,11 +190,15 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
 
   if (host == nullptr || !host_address(device, cold->base(), static_cast<std::size_t>(bytes))) return speeds;
   HostProducts products(device, *host, arena, vectors, cold->base(), matrix_strips);
-  const ProductCost far = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
-    products.multiply(*stream, offset, strips);
-  });
+  const auto measure_host = [&](std::int32_t row_count) {
+    return measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
+      products.multiply(*stream, offset, strips, row_count);
+    });
+  };
+  const ProductCost far = measure_host(1);
   speeds.host = far.bytes_per_second;
   speeds.exchange_seconds = far.matrix_seconds;
+  speeds.host_8_rows = measure_host(kManyRows).bytes_per_second;
 
   const std::unique_ptr<Stream> copies = device.create_stream();
   const BothRates rounds = rates_at_once(  // all matrices in a round, so that waiting for it weighs little
@@ -201,7 +208,7 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
       },
       [&] {
         for (std::int64_t matrix = 0; matrix < kMatrixCount; ++matrix)
-          products.multiply(*stream, matrix * matrix_bytes, matrix_strips);
+          products.multiply(*stream, matrix * matrix_bytes, matrix_strips, 1);
         stream->synchronize();
       });
   speeds.ring_beside_host = rounds.first * static_cast<double>(bytes);

@@ -2,17 +2,23 @@
 // the longest decides:
 //   ring        its bytes over the link, slower while host cores read the same memory
 //   zero-copy   its bytes over the link
-//   host cores  their bytes, and an exchange for each matrix that has rows there
-//   device      resident bytes, what each matrix and the pass cost besides, and the same exchanges, for it waits
-// Attention is in none of them: the plan knows the weights alone, so a long context takes longer than predicted.
+//   host cores  their bytes, slower with many rows of activations, and an exchange for each call with rows there
+//   device      resident bytes, what each call, each small kernel and the pass cost besides, and the same exchanges,
+//   for
+//               it waits
+// A call is what one kernel reads: matrices with the same input, of one lane; in the ring, of one chunk.
+// Attention reads a cache that the plan does not know, so a long context takes longer than predicted.
 #pragma once
 #include "engine/residency/residency_plan.h"
 
 namespace genai {
 
+// Bytes per second of host cores for steps of `row_count` rows; 0: unknown.
+double host_speed(const LaneSpeeds& speeds, std::int32_t row_count, bool beside_ring);
+
 class LaneTimes {
  public:
-  LaneTimes(const ResidencyPlan& plan, const LaneSpeeds& speeds);
+  LaneTimes(const PlanRequest& request, const ResidencyPlan& plan);
 
   // False where a lane in use has no known speed.
   bool is_known() const { return is_known_; }
