@@ -50,7 +50,7 @@ inline void host_answers_arrive_in_order(Device& device) {
   Region local(device, kSlots, Placement::device);
   Region shared(device, kSlots, Placement::host);
   const Address values = local.at();
-  const DevicePtr<RequestCounts> counts = local.at(32768).as<RequestCounts>();
+  const DevicePtr<std::uint32_t> finished = local.at(32768).as<std::uint32_t>();
   const DevicePtr<ExchangeWord> request = shared.at().as<ExchangeWord>();
   const Address result = shared.at(32768);
   VirtualMemory& memory = device.memory();
@@ -69,20 +69,23 @@ inline void host_answers_arrive_in_order(Device& device) {
                                         .norm_epsilon = 0.0f,
                                         .quantize = false,
                                         .request = request,
-                                        .counts = counts,
+                                        .finished = finished,
+                                        .number = static_cast<std::uint32_t>(job),
                                         .job = job});
     TakeAnswerArgs answer{};
     answer.outputs[0] = {result.as<const ExchangeWord>(), kWidth, values.as<float>(), kStride};
     answer.output_count = 1;
     answer.row_count = kRows;
     answer.add = add;
-    answer.counts = counts;
+    answer.finished = finished;
+    answer.number = static_cast<std::uint32_t>(job);
     device.kernels().take_answer(*stream, answer);
   };
   const auto enqueue_all = [&] {
     enqueue(1, false);
     enqueue(2, true);
     enqueue(3, false);
+    device.kernels().finish_requests(*stream, {.finished = finished, .count = 3});
   };
   constexpr int kLaunches = 3;
   {
@@ -118,7 +121,7 @@ inline void requests_hold_rows_as_the_host_prepares_them(Device& device) {
   Region shared(device, 48, Placement::host);
   const Address values = local.at();
   const Address weights = local.at(4 * kRows * kStride);
-  const Address counts = local.at(4 * (kRows + 1) * kStride);
+  const Address finished = local.at(4 * (kRows + 1) * kStride);
   auto* const words = reinterpret_cast<ExchangeWord*>(device.memory().host_view(shared.at()));
   const auto stream = device.create_stream();
   std::vector<float> input(kRows * kStride), weight(kStride);
@@ -130,8 +133,7 @@ inline void requests_hold_rows_as_the_host_prepares_them(Device& device) {
   for (const std::int32_t width : {32, 128, 300, 1024, 2080})
     for (const bool norm : {false, true})
       for (const bool quantize : {false, true}) {
-        const RequestCounts before{.asked = number, .taken = number};
-        stream->upload(counts, &before, sizeof before);
+        stream->upload(finished, &number, sizeof number);
         ++number;
         device.kernels().ask_host(*stream, {.input = values.as<const float>(),
                                             .input_stride = kStride,
@@ -141,7 +143,8 @@ inline void requests_hold_rows_as_the_host_prepares_them(Device& device) {
                                             .norm_epsilon = kEpsilon,
                                             .quantize = quantize,
                                             .request = shared.at().as<ExchangeWord>(),
-                                            .counts = counts.as<RequestCounts>(),
+                                            .finished = finished.as<std::uint32_t>(),
+                                            .number = 1,
                                             .job = 77});
         stream->synchronize();
         REQUIRE(load_word(words[0]) == exchange_word(request_header(77, kRows), number));

@@ -226,7 +226,7 @@ TEST_CASE("a request whose product fails is answered, and the failure is thrown 
   local.commit(0, 4096);
   MemoryRange cold = arena.reserve(MemoryKind::cold, 4096, Placement::host);
   cold.commit(0, 4096);
-  HostLane lane(device, host, arena, local.base().as<RequestCounts>(), {1, 128, 16, 1});
+  HostLane lane(device, host, arena, local.base().as<std::uint32_t>(), {1, 128, 16, 1});
   const auto stream = device.create_stream();
   const DevicePtr<float> floats = local.base().byte_offset(256).as<float>();
   MatmulArgs args{};

@@ -26,6 +26,7 @@ ProbeLimits small_limits() {
   ProbeLimits limits;
   limits.budget_bytes = 32 * kMiB;
   limits.most_bytes = 4 * kMiB;
+  limits.most_cold_bytes = 8 * kMiB;
   limits.least_bytes = 2 * kMiB;
   return limits;
 }

@@ -78,16 +78,16 @@ __device__ __forceinline__ void store_float_tile(ExchangeWord* words, float4 fou
 
 __global__ void __launch_bounds__(kThreads) ask_host_kernel(const AskHostArgs args, const bool whole) {
   __shared__ float shared[kThreads];
-  start_in_order();
-  const unsigned request = raw(args.counts)->taken + 1;
+  allow_next_grid();
+  const unsigned request = *raw(args.finished) + args.number;
   const int m = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  if (threadIdx.x == 0 && blockIdx.x == 0 && m == 0) {
-    store_word(raw(args.request), request_header(args.job, args.row_count), request);
-    raw(args.counts)->asked = request;
-  }
   const float* row = raw(args.input) + static_cast<std::int64_t>(m) * args.input_stride;
   const float* norm_weight = raw(args.norm_weight);
+  wait_for_previous_grid();
+  // Before the rows: the host's threads learn early which product it is.
+  if (threadIdx.x == 0 && blockIdx.x == 0 && m == 0)
+    store_word(raw(args.request), request_header(args.job, args.row_count), request);
   float inverse = 1.0f;
   if (norm_weight != nullptr)
     inverse = inverse_rms(block_tree_256(square_partial(row, args.width), shared), args.width, args.norm_epsilon);
@@ -121,6 +121,7 @@ __device__ __forceinline__ void take_results(const TakeAnswerArgs::Output& outpu
     __syncthreads();
     if (is_own && request_of(word) != request) word = load_word(own);
   }
+  wait_for_previous_grid();  // the results are there, and now the place for them
   if (!is_own) return;
   const int m = index / output.width;
   float* out = raw(output.out) + static_cast<std::int64_t>(m) * output.out_stride + (index - m * output.width);
@@ -133,9 +134,8 @@ __host__ __device__ int part_count(const TakeAnswerArgs& args, int output) {
 }
 
 __global__ void __launch_bounds__(kThreads) take_answer_kernel(const TakeAnswerArgs args) {
-  start_in_order();
-  const unsigned request = raw(args.counts)->asked;
-  if (threadIdx.x == 0 && blockIdx.x == 0) raw(args.counts)->taken = request;
+  allow_next_grid();
+  const unsigned request = *raw(args.finished) + args.number;
   int part = static_cast<int>(blockIdx.x);
 #pragma unroll
   for (int i = 0; i < MatmulArgs::kMaxOutputs; ++i) {
@@ -145,6 +145,12 @@ __global__ void __launch_bounds__(kThreads) take_answer_kernel(const TakeAnswerA
       take_results(args.outputs[i], args.row_count, args.add, part * kThreads, request);
     part -= parts;
   }
+}
+
+// Ends before the next kernel begins: those behind it read the count before they wait.
+__global__ void finish_requests_kernel(const FinishRequestsArgs args) {
+  wait_for_previous_grid();
+  *raw(args.finished) += args.count;
 }
 
 bool starts_at_16_bytes(DevicePtr<const float> pointer) { return pointer.address() % 16 == 0; }
@@ -166,6 +172,10 @@ void launch_take_answer(const LaunchTarget& target, const TakeAnswerArgs& args) 
   const int blocks = std::clamp(parts, 1, target.traits.sm_count);
   launch_kernel("take_answer_kernel", take_answer_kernel, {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, target,
                 args);
+}
+
+void launch_finish_requests(const LaunchTarget& target, const FinishRequestsArgs& args) {
+  launch_kernel("finish_requests_kernel", finish_requests_kernel, {dim3(1), dim3(1)}, target, args);
 }
 
 }  // namespace genai::cuda

@@ -162,15 +162,11 @@ struct AdvanceArgs {
   std::int32_t row_count;
 };
 
-// Numbers of the last request that was asked, and of the last one whose results were taken. In device memory, zeros at
-// first.
-struct RequestCounts {
-  std::uint32_t asked;
-  std::uint32_t taken;
-};
+// Requests to host cores (exchange_words.h) are numbered within a pass, from 1 on; the number of a request is *finished
+// + number. `finished` lies in device memory, is 0 at first, and changes nowhere but in finish_requests: so a kernel
+// may read it, and look for results, while kernels ahead of it still run.
 
-// Puts norm(input), quantised or as it is, and the header of `job` into the words of a request (exchange_words.h):
-// request number taken + 1, which becomes `asked`.
+// Puts norm(input), quantised or as it is, and the header of `job` into the words of a request.
 struct AskHostArgs {
   DevicePtr<const float> input;  // (M, K)
   std::int32_t input_stride;     // elements
@@ -180,11 +176,12 @@ struct AskHostArgs {
   float norm_epsilon;
   bool quantize;
   DevicePtr<ExchangeWord> request;  // in host memory: header, then M rows
-  DevicePtr<RequestCounts> counts;
+  DevicePtr<const std::uint32_t> finished;
+  std::uint32_t number;
   std::int32_t job;
 };
 
-// Once all results of request `asked` are there: out = result, or out = out + result. It becomes `taken`.
+// Once all results of the request are there: out = result, or out = out + result.
 struct TakeAnswerArgs {
   struct Output {
     DevicePtr<const ExchangeWord> result;  // (M, width), in host memory
@@ -196,7 +193,14 @@ struct TakeAnswerArgs {
   std::int32_t output_count;
   std::int32_t row_count;
   bool add;
-  DevicePtr<RequestCounts> counts;
+  DevicePtr<const std::uint32_t> finished;
+  std::uint32_t number;
+};
+
+// *finished += count. Nothing enqueued behind it begins before.
+struct FinishRequestsArgs {
+  DevicePtr<std::uint32_t> finished;
+  std::uint32_t count;
 };
 
 // The largest shapes that scratch memory must serve.
@@ -220,9 +224,10 @@ class Kernels {
   virtual void attention(Stream& stream, const AttentionArgs& args) = 0;
   virtual void argmax(Stream& stream, const ArgmaxArgs& args) = 0;
   virtual void advance_step(Stream& stream, const AdvanceArgs& args) = 0;
-  // The other side of both is HostLane (residency/host_lane.h). Whatever is enqueued behind take_answer waits for it.
+  // The other side of these is HostLane (residency/host_lane.h). Whatever is enqueued behind take_answer waits for it.
   virtual void ask_host(Stream& stream, const AskHostArgs& args) = 0;
   virtual void take_answer(Stream& stream, const TakeAnswerArgs& args) = 0;
+  virtual void finish_requests(Stream& stream, const FinishRequestsArgs& args) = 0;
 };
 
 }  // namespace genai

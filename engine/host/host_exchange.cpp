@@ -12,8 +12,7 @@
 namespace genai {
 
 void run_ask_host(const AskHostArgs& args, const HostMath& math) {
-  RequestCounts& counts = *host(args.counts);
-  const std::uint32_t number = counts.taken + 1;
+  const std::uint32_t number = *host(args.finished) + args.number;
   ExchangeWord* word = host(args.request) + kHeaderWords;
   const std::int64_t words = input_words(args.width, args.quantize);
   std::vector<float> row(static_cast<std::size_t>(padded_width(args.width)));
@@ -35,11 +34,10 @@ void run_ask_host(const AskHostArgs& args, const HostMath& math) {
     }
   }
   store_word(*host(args.request), exchange_word(request_header(args.job, args.row_count), number));
-  counts.asked = number;
 }
 
 void run_take_answer(const TakeAnswerArgs& args) {
-  RequestCounts& counts = *host(args.counts);
+  const std::uint32_t number = *host(args.finished) + args.number;
   for (int i = 0; i < args.output_count; ++i) {
     const TakeAnswerArgs::Output& output = args.outputs[i];
     const ExchangeWord* result = host(output.result);
@@ -47,14 +45,13 @@ void run_take_answer(const TakeAnswerArgs& args) {
       float* out = host(output.out) + m * output.out_stride;
       for (std::int32_t column = 0; column < output.width; ++column) {
         ExchangeWord word = load_word(*result);
-        for (; request_of(word) != counts.asked; word = load_word(*result)) std::this_thread::yield();
+        for (; request_of(word) != number; word = load_word(*result)) std::this_thread::yield();
         ++result;
         const float value = bits_float(data_of(word));
         out[column] = args.add ? out[column] + value : value;
       }
     }
   }
-  counts.taken = counts.asked;
 }
 
 }  // namespace genai

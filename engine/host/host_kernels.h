@@ -31,6 +31,7 @@ class HostKernels final : public Kernels {
   void advance_step(Stream& stream, const AdvanceArgs& args) override;
   void ask_host(Stream& stream, const AskHostArgs& args) override;
   void take_answer(Stream& stream, const TakeAnswerArgs& args) override;
+  void finish_requests(Stream& stream, const FinishRequestsArgs& args) override;
 
  private:
   void run_matmul(const MatmulArgs& args) const;

@@ -64,7 +64,7 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
   space.tokens = carver.take<std::int32_t>(limits.max_logit_rows);
   space.nonfinite = carver.take<std::int32_t>(limits.max_logit_rows);
   space.hashes = carver.take<std::uint64_t>(limits.max_logit_rows);
-  space.host_requests = carver.take<RequestCounts>(1);
+  space.host_requests = carver.take<std::uint32_t>(1);
   space.rope_global = carver.take<float>(std::int64_t{limits.max_positions} * config.rotated);
   space.rope_local = config.has_local_rope() ? carver.take<float>(std::int64_t{limits.max_positions} * config.rotated)
                                              : space.rope_global;
@@ -112,7 +112,7 @@ PassTraffic Transformer::run(Stream& stream, const PassShape& shape, const After
     begin_list(stream, logit_list, output_chunk(logit_list), ring_.chunk_count(logit_list));
   }
   if (has_logits) logits(stream, shape.first_logit_row, shape.logit_row_count);
-  end_list(stream);
+  end_pass(stream);
   return traffic_;
 }
 
@@ -121,7 +121,7 @@ PassTraffic Transformer::run_logits(Stream& stream, std::int32_t first_row, std:
   const RingList list = list_of(row_count);
   begin_list(stream, list, output_chunk(list), ring_.chunk_count(list));
   logits(stream, first_row, row_count);
-  end_list(stream);
+  end_pass(stream);
   return traffic_;
 }
 
@@ -132,6 +132,11 @@ RingList Transformer::list_of(std::int32_t row_count) const {
 void Transformer::begin_list(Stream& stream, RingList list, std::int32_t first_chunk, std::int32_t end_chunk) {
   list_ = list;
   ring_.begin_pass(stream, list, first_chunk, end_chunk);
+}
+
+void Transformer::end_pass(Stream& stream) {
+  end_list(stream);
+  if (host_lane_ != nullptr) host_lane_->end_pass(stream);
 }
 
 void Transformer::end_list(Stream& stream) {

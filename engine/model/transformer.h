@@ -38,7 +38,7 @@ struct Workspace {
   DevicePtr<std::int32_t> tokens;          // (max_logit_rows) chosen tokens
   DevicePtr<std::int32_t> nonfinite;       // (max_logit_rows) counts
   DevicePtr<std::uint64_t> hashes;         // (max_logit_rows)
-  DevicePtr<RequestCounts> host_requests;  // one, for HostLane
+  DevicePtr<std::uint32_t> host_requests;  // one, for HostLane
   DevicePtr<float> rope_global;            // [max_positions][rotated/2][2]
   DevicePtr<float> rope_local;             // the same for layers with a window; may be rope_global
   DevicePtr<std::byte> scratch;
@@ -96,6 +96,7 @@ class Transformer {
   std::int32_t output_chunk(RingList list) const { return output_chunks_[static_cast<std::size_t>(list)]; }
   void begin_list(Stream& stream, RingList list, std::int32_t first_chunk, std::int32_t end_chunk);
   void end_list(Stream& stream);
+  void end_pass(Stream& stream);
   void embed(Stream& stream, std::int32_t row_count);
   void attention_block(Stream& stream, std::int32_t layer, std::int32_t row_count);
   void feed_forward_block(Stream& stream, std::int32_t layer, std::int32_t row_count);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/error.h"
 #include "engine/host/exchange_access.h"
@@ -22,9 +23,9 @@ bool is_quantized(const MatmulArgs& args) {
 
 }  // namespace
 
-HostLane::HostLane(Device& device, Device& host, ResidencyArena& arena, DevicePtr<RequestCounts> counts,
+HostLane::HostLane(Device& device, Device& host, ResidencyArena& arena, DevicePtr<std::uint32_t> finished,
                    const HostLaneLimits& limits)
-    : device_(device), arena_(arena), limits_(limits), counts_(counts) {
+    : device_(device), arena_(arena), limits_(limits), finished_(finished) {
   GENAI_EXPECT(limits.max_rows > 0 && limits.input_width > 0 && limits.result_width > 0, "a lane without work");
   constexpr std::int64_t kWordBytes = sizeof(ExchangeWord);
   const std::int64_t request_words =
@@ -38,7 +39,7 @@ HostLane::HostLane(Device& device, Device& host, ResidencyArena& arena, DevicePt
   results_ = shared_.base().byte_offset(results_offset).as<ExchangeWord>();
   std::memset(on_host(shared_.base()), 0, bytes);
   const std::unique_ptr<Stream> stream = device.create_stream();
-  stream->fill_zero(counts.as<std::byte>(), sizeof(RequestCounts));
+  stream->fill_zero(finished.as<std::byte>(), sizeof(std::uint32_t));
   stream->synchronize();
   server_.emplace(host_kernels_of(host), on_host(request_),
                   RowServerLimits{.max_rows = limits.max_rows,
@@ -97,7 +98,8 @@ void HostLane::ask(Stream& stream, const void* key, const MatmulArgs& args) {
                                       .norm_epsilon = args.norm_epsilon,
                                       .quantize = is_quantized(args),
                                       .request = request_,
-                                      .counts = counts_,
+                                      .finished = finished_,
+                                      .number = ++pass_requests_,
                                       .job = number});
 }
 
@@ -106,7 +108,8 @@ void HostLane::take(Stream& stream) {
   answer.output_count = asked_.output_count;
   answer.row_count = asked_.row_count;
   answer.add = asked_.epilogue == Epilogue::add;
-  answer.counts = counts_;
+  answer.finished = finished_;
+  answer.number = pass_requests_;
   std::int32_t width = 0;
   for (int i = 0; i < asked_.output_count; ++i) {
     const std::int32_t own_width = output_width(asked_.outputs[i], asked_.epilogue);
@@ -117,6 +120,11 @@ void HostLane::take(Stream& stream) {
     width += own_width;
   }
   device_.kernels().take_answer(stream, answer);
+}
+
+void HostLane::end_pass(Stream& stream) {
+  if (pass_requests_ == 0) return;
+  device_.kernels().finish_requests(stream, {.finished = finished_, .count = std::exchange(pass_requests_, 0)});
 }
 
 std::uint32_t HostLane::request_count() const { return request_of(load_word(*on_host(request_))); }

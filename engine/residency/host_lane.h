@@ -36,8 +36,8 @@ class HostLane {
   static constexpr std::int32_t kMaxRows = 16;
 
   // `host`, a host device, computes; it must be able to read `device`'s memory of Placement::host where host_view says.
-  // `counts`: in device memory, this lane's alone.
-  HostLane(Device& device, Device& host, ResidencyArena& arena, DevicePtr<RequestCounts> counts,
+  // `finished`: in device memory, this lane's alone.
+  HostLane(Device& device, Device& host, ResidencyArena& arena, DevicePtr<std::uint32_t> finished,
            const HostLaneLimits& limits);
   HostLane(const HostLane&) = delete;
   HostLane& operator=(const HostLane&) = delete;
@@ -51,6 +51,8 @@ class HostLane {
   void ask(Stream& stream, const void* key, const MatmulArgs& args);
   // Puts what was asked for last where `args` of ask wanted it.
   void take(Stream& stream);
+  // Behind all requests of a pass: requests are numbered within passes, so that a captured one can be repeated.
+  void end_pass(Stream& stream);
 
   void rethrow_failure() { server_->rethrow_failure(); }
   // So far, modulo 2^32. Once the device has done all that was enqueued, they are answered.
@@ -67,12 +69,13 @@ class HostLane {
   ResidencyArena& arena_;
   const HostLaneLimits limits_;
   MemoryRange shared_;  // host memory: request, results
-  DevicePtr<RequestCounts> counts_;
+  DevicePtr<std::uint32_t> finished_;
   DevicePtr<ExchangeWord> request_;                     // header, max_rows rows
   DevicePtr<ExchangeWord> results_;                     // (result_width) of max_rows each, output after output
   std::map<std::uint64_t, std::vector<float>> copies_;  // by address on the device
   std::map<const void*, std::int32_t> numbers_;         // of products
   MatmulArgs asked_{};                                  // by the last ask
+  std::uint32_t pass_requests_ = 0;                     // since the last end_pass
   std::optional<RowServer> server_;                     // last: its threads use the memory above
 };
 
