@@ -133,8 +133,8 @@ inline void requests_hold_rows_as_the_host_prepares_them(Device& device) {
   for (const std::int32_t width : {32, 128, 300, 1024, 2080})
     for (const bool norm : {false, true})
       for (const bool quantize : {false, true}) {
-        stream->upload(finished, &number, sizeof number);
-        ++number;
+        const std::uint32_t before = number++;
+        stream->upload(finished, &before, sizeof before);
         device.kernels().ask_host(*stream, {.input = values.as<const float>(),
                                             .input_stride = kStride,
                                             .row_count = kRows,

@@ -22,6 +22,8 @@ constexpr int kSpinsBetweenLooks = 256;  // at the clock and at flags
 // Fetched ahead by a thread that waits: what its part of a second-level cache holds beside the rows in use.
 constexpr std::int64_t kAheadBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kLineBytes = 64;
+constexpr std::int64_t kLineWords = kLineBytes / static_cast<std::int64_t>(sizeof(ExchangeWord));
+constexpr std::int64_t kAheadWords = 24 * kLineWords;  // of a request, while it is read
 constexpr int kLinesAtOnce = 8;
 // Results of so many units at once wait in the thread's own memory for their words.
 constexpr std::int64_t kPieceUnits = 8;
@@ -146,6 +148,10 @@ RowServer::~RowServer() {
   thread_.join();
 }
 
+std::uint64_t RowServer::ahead_bytes(Device& host) {
+  return static_cast<std::uint64_t>(host_kernels_of(host).pool().thread_count() * kAheadBytes);
+}
+
 std::int32_t RowServer::add(const ServedProduct& served) {
   expect_product(served.args);
   GENAI_EXPECT(product_count_ < limits_.max_products, "more products than were announced");
@@ -232,6 +238,8 @@ bool RowServer::read_input(Worker& worker, const Product& product, const Request
 
 bool RowServer::read_words(const ExchangeWord* from, std::byte* to, std::int64_t count, std::uint32_t number) const {
   for (std::int64_t i = 0; i < count; ++i) {
+    // The device has written to memory or to a cache far away, and all threads read the same lines.
+    if (i % kLineWords == 0) __builtin_prefetch(from + i + kAheadWords);
     ExchangeWord word = load_word(from[i]);
     while (request_of(word) != number) {
       if (!is_open(number)) return false;

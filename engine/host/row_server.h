@@ -51,6 +51,9 @@ class RowServer {
   RowServer(const RowServer&) = delete;
   RowServer& operator=(const RowServer&) = delete;
 
+  // Of rows that the threads of a host device fetch into their caches while they wait.
+  static std::uint64_t ahead_bytes(Device& host);
+
   // Returns the number to ask for it. Throws Error where it is no product.
   std::int32_t add(const ServedProduct& product);
 

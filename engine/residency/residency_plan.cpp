@@ -18,11 +18,18 @@ constexpr std::int32_t kRingSlots = 4;
 constexpr std::uint64_t kLargestSlotBytes = std::uint64_t{8} << 20;
 // A slot is this part of all weights, within the limits above: the ring is a small fixed cost at any model size.
 constexpr std::uint64_t kSlotsInModel = 64;
-// Matrices are large from this part of the average of all calls on.
-constexpr double kLargeShare = 0.75;
-// So large a part of all bytes may be cold while small matrices are wholly resident. Measured on an H200 with 5 % cold:
-// rows for host cores in every matrix are slower than rows in the large ones alone, for each exchange costs time.
-constexpr double kColdInLarge = 0.1;
+// Groups of matrices by size: the bytes of a call at least, by the average of all calls, and how much of all bytes is
+// cold when they begin to be. Each exchange and each kernel costs the same whatever it is for; measured on an H200 with
+// 5 % cold, rows for host cores in every matrix are slower than rows in the large ones alone.
+struct Group {
+  double least_share;
+  double cold_from;
+};
+constexpr Group kGroups[] = {{1.5, 0.0}, {0.75, 0.06}, {0.0, 0.1}};
+constexpr double kEverything = 1e300;
+constexpr double kLeastBegin = 0.1;
+// Matrices with rows in the ring, at least, where host cores compute others.
+constexpr double kLeastPieces = 16.0;
 // How much faster reading over the link must be to be chosen: passes over prompts are far slower with it.
 constexpr double kZeroCopyGain = 1.1;
 
@@ -80,7 +87,6 @@ class Planner {
   }
 
   std::uint64_t least_committed(bool with_ring) const { return committed(obligatory_, with_ring); }
-  std::uint64_t largest_strip_bytes() const { return largest_strip_bytes_; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   bool has_forced_cold() const { return has_forced_cold_; }
   std::uint64_t ring_bytes() const { return rounded(slot_bytes_ * kRingSlots, request_.granule_bytes); }
@@ -113,26 +119,34 @@ class Planner {
     return bytes;
   }
 
-  // How many times as large a share of each matrix is resident as of the large ones, while it is not all of it.
-  std::vector<double> resident_factors() const {
+  // The resident share of a large matrix at which each one begins to be cold: large ones first, then those of middle
+  // size, then small ones, each group when so much of all bytes is cold.
+  std::vector<double> cold_from() const {
     const std::vector<double> bytes = call_bytes();
     double all_bytes = 0.0, call_count = 0.0;
-    const auto is_counted = [&](std::size_t index) { return request_.matrices[index].read_every_pass; };
     for (std::size_t index = 0; index < bytes.size(); ++index) {
-      if (!is_counted(index)) continue;
+      if (!request_.matrices[index].read_every_pass) continue;
       all_bytes += static_cast<double>(request_.matrices[index].total_bytes());
       if (index == 0 || !request_.matrices[index].same_call) call_count += 1.0;
     }
-    const auto is_large = [&](std::size_t index) { return bytes[index] * call_count >= kLargeShare * all_bytes; };
-    double large_bytes = 0.0;
-    for (std::size_t index = 0; index < bytes.size(); ++index)
-      if (is_counted(index) && is_large(index))
-        large_bytes += static_cast<double>(request_.matrices[index].total_bytes());
-    const double cold_share = std::min(kColdInLarge * all_bytes / std::max(large_bytes, 1.0), 1.0 - kColdInLarge);
-    std::vector<double> factors(bytes.size(), 1.0);
-    for (std::size_t index = 0; index < bytes.size(); ++index)
-      if (!is_large(index)) factors[index] = 1.0 / (1.0 - cold_share);
-    return factors;
+    std::vector<double> from(bytes.size(), 1.0);
+    double group_bytes = 0.0;  // of the groups so far
+    double lost_bytes = 0.0;   // of them, for each unit that the large matrices' resident share falls by
+    double begin = 1.0;
+    for (std::size_t group = 0; group < std::size(kGroups); ++group) {
+      const double most = group == 0 ? kEverything : kGroups[group - 1].least_share;
+      if (group_bytes > 0.0)
+        begin = std::max(kLeastBegin, (group_bytes - kGroups[group].cold_from * all_bytes) / lost_bytes);
+      for (std::size_t index = 0; index < bytes.size(); ++index) {
+        const double share = bytes[index] * call_count / std::max(all_bytes, 1.0);
+        if (!request_.matrices[index].read_every_pass || share < kGroups[group].least_share || share >= most) continue;
+        const auto own_bytes = static_cast<double>(request_.matrices[index].total_bytes());
+        from[index] = begin;
+        group_bytes += own_bytes;
+        lost_bytes += own_bytes / begin;
+      }
+    }
+    return from;
   }
 
   void order_strips() {
@@ -141,7 +155,7 @@ class Planner {
       Step step;
     };
     std::vector<Keyed> keyed;
-    const std::vector<double> factors = resident_factors();
+    const std::vector<double> from = cold_from();
     for (std::size_t index = 0; index < request_.matrices.size(); ++index) {
       const MatrixSize& matrix = request_.matrices[index];
       obligatory_.push_back(matrix.may_be_cold ? 0 : matrix.strips);
@@ -152,7 +166,7 @@ class Planner {
         continue;
       }
       for (std::int64_t strip = 1; strip <= matrix.strips; ++strip)
-        keyed.push_back({static_cast<double>(strip) / static_cast<double>(matrix.strips) / factors[index], {index, 1}});
+        keyed.push_back({from[index] * static_cast<double>(strip) / static_cast<double>(matrix.strips), {index, 1}});
     }
     std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) { return a.share < b.share; });
     for (const Keyed& entry : keyed) order_.push_back(entry.step);
@@ -188,13 +202,42 @@ double ring_share(OffloadMode mode, const PlanRequest& request) {
   }
 }
 
+struct RingShares {
+  double last = 0.0;  // of the last matrix's cold rows
+  double others = 0.0;
+  double least_bytes = 0.0;  // of one matrix
+};
+
+// Of the last matrix, the largest of all, the ring holds more: while the layers before it run, slots fill with its
+// rows. The rest is spread evenly. Rows in the ring are a kernel more: it is for few of the matrices then, and for many
+// bytes of each.
+RingShares ring_shares(const PlanRequest& request, const Planner& planner,
+                       const std::vector<std::int64_t>& resident_strips, double share) {
+  double cold_bytes = 0.0, last_bytes = 0.0;
+  for (std::size_t index = 0; index < request.matrices.size(); ++index) {
+    const MatrixSize& size = request.matrices[index];
+    if (!size.read_every_pass) continue;
+    last_bytes = static_cast<double>((size.strips - resident_strips[index]) * size.strip_bytes);
+    cold_bytes += last_bytes;
+  }
+  const auto slot_bytes = static_cast<double>(planner.slot_bytes());
+  const double ring_bytes = share * cold_bytes;
+  const double last_ring_bytes = std::min({last_bytes, ring_bytes, share * last_bytes + (kRingSlots - 1) * slot_bytes});
+  RingShares shares{
+      .last = share, .others = share, .least_bytes = std::min(slot_bytes / 2.0, ring_bytes / kLeastPieces)};
+  if (last_bytes > 0.0) shares.last = last_ring_bytes / last_bytes;
+  if (cold_bytes > last_bytes) shares.others = (ring_bytes - last_ring_bytes) / (cold_bytes - last_bytes);
+  return shares;
+}
+
 // `share`: of the cold rows, how many go into the ring.
 ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, OffloadMode mode,
                         const std::vector<std::int64_t>& resident_strips, double share) {
   ResidencyPlan plan;
   plan.mode = mode;
   const Lane other = mode == OffloadMode::zero_copy ? Lane::zero_copy : Lane::host;
-  double owed = 0.0;  // ring bytes that rounding to strips has kept back so far
+  double owed = 0.0;  // ring bytes that have been kept back so far
+  const RingShares shares = ring_shares(request, planner, resident_strips, share);
   for (std::size_t index = 0; index < request.matrices.size(); ++index) {
     const MatrixSize& size = request.matrices[index];
     MatrixPlan matrix;
@@ -203,13 +246,17 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
     if (!size.read_every_pass) {
       matrix.strips[static_cast<int>(Lane::zero_copy)] = cold;
     } else {
-      owed += share * static_cast<double>(cold * size.strip_bytes);
+      const bool is_last = index + 1 == request.matrices.size();
+      owed += (is_last ? shares.last : shares.others) * static_cast<double>(cold * size.strip_bytes);
       std::int64_t ring = cold;
       if (size.one_cold_lane) {
         ring = share > 0.0 ? cold : 0;
-      } else if (share < 1.0)
+      } else if (share < 1.0 && owed < shares.least_bytes && !is_last) {
+        ring = 0;
+      } else if (share < 1.0) {
         ring = std::clamp<std::int64_t>(
             std::llround(owed / static_cast<double>(std::max<std::int64_t>(size.strip_bytes, 1))), 0, cold);
+      }
       owed -= static_cast<double>(ring * size.strip_bytes);
       matrix.strips[static_cast<int>(Lane::ring)] = ring;
       matrix.strips[static_cast<int>(other)] += cold - ring;
@@ -233,24 +280,28 @@ ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, Offloa
                       const std::vector<std::int64_t>& resident_strips) {
   const auto predicted = [&](double share) {
     ResidencyPlan plan = plan_with(request, planner, mode, resident_strips, share);
-    LaneTimes(request, plan).predict(plan);
+    predict_pass(request, plan);
     return plan;
   };
-  ResidencyPlan plan = predicted(ring_share(mode, request));
-  const LaneTimes times(request, plan);
-  const double spare_seconds = times.device_seconds() - times.host_seconds();
-  if (mode != OffloadMode::split || !times.is_known() || spare_seconds <= 0.0 ||
-      times.ring_seconds() > times.device_seconds())
-    return plan;
-  // The device's own part takes longest, so the host has time for more of the cold rows, and the link for fewer. Rows
-  // are shared out in whole strips: one less, so that the host does not become the longest.
-  const auto ring_bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::ring)]);
-  const auto host_bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::host)]);
-  const double more_bytes = std::min(ring_bytes, spare_seconds * host_speed(request.speeds, request.step_rows, true) -
-                                                     static_cast<double>(planner.largest_strip_bytes()));
-  if (more_bytes <= 0.0) return plan;
-  ResidencyPlan eased = predicted((ring_bytes - more_bytes) / (ring_bytes + host_bytes));
-  return eased.pass_seconds <= plan.pass_seconds ? eased : plan;
+  double share = ring_share(mode, request);
+  ResidencyPlan best = predicted(share);
+  if (mode != OffloadMode::split || best.pass_seconds == 0.0) return best;
+  // The ratio of speeds is best where nothing but them counts. Where kernels and exchanges do, more on one side is.
+  const auto try_share = [&](double other) {
+    if (other < 0.0 || other > 1.0) return;
+    ResidencyPlan plan = predicted(other);
+    if (plan.pass_seconds == 0.0 || plan.pass_seconds >= best.pass_seconds) return;
+    best = std::move(plan);
+    share = other;
+  };
+  constexpr int kFirstSteps = 16;
+  for (int step = 0; step <= kFirstSteps; ++step) try_share(static_cast<double>(step) / kFirstSteps);
+  for (double step = 0.5 / kFirstSteps; step > 1e-4; step /= 2.0) {
+    const double middle = share;
+    try_share(middle - step);
+    try_share(middle + step);
+  }
+  return best;
 }
 
 std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMode mode) {

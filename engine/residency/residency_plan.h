@@ -76,6 +76,7 @@ struct PlanRequest {
   std::int32_t step_rows = 1;  // rows of the passes that are to be fast
   // Kernels of a pass that read no matrix. Each costs about what a call on a matrix costs beside reading.
   std::int32_t small_kernels = 0;
+  std::uint64_t host_ahead_bytes = 0;  // what caches of host cores take of rows before they are asked for
   LaneSpeeds speeds;
   // Strips that must be cold whatever the budget (for tests): matrices whose name contains one of these.
   std::vector<std::string> forced_cold;
