@@ -20,7 +20,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpLanes;
 constexpr int kBatch = 10;  // loads on their way at once
 constexpr int kFewResults = 1024;
-constexpr int kLooksAhead = 12;            // of 1.5 us, about what a product takes
 constexpr unsigned kNapNanoseconds = 100;  // between looks at a word that is not there yet
 
 __device__ __forceinline__ void store_word(ExchangeWord* place, unsigned data, unsigned request) {
@@ -106,31 +105,27 @@ __global__ void __launch_bounds__(kThreads) ask_host_kernel(const AskHostArgs ar
   }
 }
 
-// Reads the thread's own word again and again until all words of the block are there, or so often (-1: as it takes).
-// Cores compute in ascending order: of many results one thread watches the last while it is missing, so that the link
-// is free; few are all read each time, which saves a trip.
-__device__ __forceinline__ void look_for(ExchangeWord& word, const ExchangeWord* own, const ExchangeWord* watched,
-                                         unsigned request, int looks) {
-  for (; looks != 0 && __syncthreads_or(own != nullptr && request_of(word) != request); --looks) {
-    const bool is_time =
-        watched == nullptr || __syncthreads_or(threadIdx.x == 0 && request_of(load_word(watched)) == request);
-    if (is_time && own != nullptr && request_of(word) != request) word = load_word(own);
-    if (!is_time) __nanosleep(kNapNanoseconds);
-  }
-}
-
 // Results of one output from `first` on, one a thread.
 __device__ __forceinline__ void take_results(const TakeAnswerArgs::Output& output, int row_count, bool add, int first,
                                              unsigned request) {
   const int count = row_count * output.width;
   const int index = first + static_cast<int>(threadIdx.x);
-  const ExchangeWord* own = index < count ? raw(output.result) + index : nullptr;
-  const ExchangeWord* watched = count > kFewResults ? raw(output.result) + min(first + kThreads, count) - 1 : nullptr;
-  ExchangeWord word = own != nullptr ? load_word(own) : 0;
-  look_for(word, own, watched, request, kLooksAhead);
-  wait_for_previous_grid();
-  look_for(word, own, watched, request, -1);
-  if (own == nullptr) return;
+  const bool is_own = index < count;
+  const ExchangeWord* own = raw(output.result) + index;
+  ExchangeWord word = is_own ? load_word(own) : 0;
+  // Cores compute in ascending order. Of many results one thread watches the last while it is missing, so that the link
+  // is free; few are all read again, which saves a trip.
+  while (__syncthreads_or(is_own && request_of(word) != request)) {
+    if (threadIdx.x == 0 && count > kFewResults) {
+      const ExchangeWord* last = raw(output.result) + min(first + kThreads, count) - 1;
+      while (request_of(load_word(last)) != request) __nanosleep(kNapNanoseconds);
+    }
+    __syncthreads();
+    if (is_own && request_of(word) != request) word = load_word(own);
+  }
+  allow_next_grid();
+  wait_for_previous_grid();  // the results are there, and now the place for them
+  if (!is_own) return;
   const int m = index / output.width;
   float* out = raw(output.out) + static_cast<std::int64_t>(m) * output.out_stride + (index - m * output.width);
   const float value = bits_float(data_of(word));
@@ -141,10 +136,10 @@ __host__ __device__ int part_count(const TakeAnswerArgs& args, int output) {
   return (args.row_count * args.outputs[output].width + kThreads - 1) / kThreads;
 }
 
-// Looks for results while the product with the device's own rows still runs. Not for ever: kernels that take later
-// answers may be there too, and would all be on the link.
+// Looks for results while the product with the device's own rows still runs. The next kernel may begin once they are
+// there: if it could before, so could others behind it, and all that take answers would be on the link at once, which
+// makes an exchange of 8 us one of 17 to 58.
 __global__ void __launch_bounds__(kThreads) take_answer_kernel(const TakeAnswerArgs args) {
-  allow_next_grid();
   const unsigned request = *raw(args.finished) + args.number;
   int part = static_cast<int>(blockIdx.x);
 #pragma unroll

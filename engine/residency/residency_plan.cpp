@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/residency/cold_order.h"
 #include "engine/residency/lane_times.h"
 
 namespace genai {
@@ -18,16 +19,6 @@ constexpr std::int32_t kRingSlots = 4;
 constexpr std::uint64_t kLargestSlotBytes = std::uint64_t{8} << 20;
 // A slot is this part of all weights, within the limits above: the ring is a small fixed cost at any model size.
 constexpr std::uint64_t kSlotsInModel = 64;
-// Groups of matrices by size: the bytes of a call at least, by the average of all calls, and how much of all bytes is
-// cold when they begin to be. Each exchange and each kernel costs the same whatever it is for; measured on an H200 with
-// 5 % cold, rows for host cores in every matrix are slower than rows in the large ones alone.
-struct Group {
-  double least_share;
-  double cold_from;
-};
-constexpr Group kGroups[] = {{1.5, 0.0}, {0.75, 0.06}, {0.0, 0.1}};
-constexpr double kEverything = 1e300;
-constexpr double kLeastBegin = 0.1;
 // Matrices with rows in the ring, at least, where host cores compute others.
 constexpr double kLeastPieces = 16.0;
 // How much faster reading over the link must be to be chosen: passes over prompts are far slower with it.
@@ -106,56 +97,13 @@ class Planner {
            rounded(request_.fixed.vectors + resident_bytes, request_.granule_bytes) + (with_ring ? ring_bytes() : 0);
   }
 
-  // Of the matrices that are computed together with each one.
-  std::vector<double> call_bytes() const {
-    std::vector<double> bytes(request_.matrices.size());
-    for (std::size_t first = 0, end; first < bytes.size(); first = end) {
-      double sum = 0.0;
-      for (end = first; end < bytes.size() && (end == first || request_.matrices[end].same_call); ++end)
-        sum += static_cast<double>(request_.matrices[end].total_bytes());
-      std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(first), bytes.begin() + static_cast<std::ptrdiff_t>(end),
-                sum);
-    }
-    return bytes;
-  }
-
-  // The resident share of a large matrix at which each one begins to be cold: large ones first, then those of middle
-  // size, then small ones, each group when so much of all bytes is cold.
-  std::vector<double> cold_from() const {
-    const std::vector<double> bytes = call_bytes();
-    double all_bytes = 0.0, call_count = 0.0;
-    for (std::size_t index = 0; index < bytes.size(); ++index) {
-      if (!request_.matrices[index].read_every_pass) continue;
-      all_bytes += static_cast<double>(request_.matrices[index].total_bytes());
-      if (index == 0 || !request_.matrices[index].same_call) call_count += 1.0;
-    }
-    std::vector<double> from(bytes.size(), 1.0);
-    double group_bytes = 0.0;  // of the groups so far
-    double lost_bytes = 0.0;   // of them, for each unit that the large matrices' resident share falls by
-    double begin = 1.0;
-    for (std::size_t group = 0; group < std::size(kGroups); ++group) {
-      const double most = group == 0 ? kEverything : kGroups[group - 1].least_share;
-      if (group_bytes > 0.0)
-        begin = std::max(kLeastBegin, (group_bytes - kGroups[group].cold_from * all_bytes) / lost_bytes);
-      for (std::size_t index = 0; index < bytes.size(); ++index) {
-        const double share = bytes[index] * call_count / std::max(all_bytes, 1.0);
-        if (!request_.matrices[index].read_every_pass || share < kGroups[group].least_share || share >= most) continue;
-        const auto own_bytes = static_cast<double>(request_.matrices[index].total_bytes());
-        from[index] = begin;
-        group_bytes += own_bytes;
-        lost_bytes += own_bytes / begin;
-      }
-    }
-    return from;
-  }
-
   void order_strips() {
     struct Keyed {
       double share;  // of a large matrix that is resident once this step is taken
       Step step;
     };
     std::vector<Keyed> keyed;
-    const std::vector<double> from = cold_from();
+    const std::vector<double> from = cold_from(request_.matrices);
     for (std::size_t index = 0; index < request_.matrices.size(); ++index) {
       const MatrixSize& matrix = request_.matrices[index];
       obligatory_.push_back(matrix.may_be_cold ? 0 : matrix.strips);
@@ -208,9 +156,9 @@ struct RingShares {
   double least_bytes = 0.0;  // of one matrix
 };
 
-// Of the last matrix, the largest of all, the ring holds more: while the layers before it run, slots fill with its
-// rows. The rest is spread evenly. Rows in the ring are a kernel more: it is for few of the matrices then, and for many
-// bytes of each.
+// Rows in the ring are spread evenly over a pass, but for the last matrix: behind it slots fill for the next pass, and
+// nothing but host cores computes meanwhile, so they get those bytes more. Rows in the ring are a kernel more: it is
+// for few of the matrices then, and for many bytes of each.
 RingShares ring_shares(const PlanRequest& request, const Planner& planner,
                        const std::vector<std::int64_t>& resident_strips, double share) {
   double cold_bytes = 0.0, last_bytes = 0.0;
@@ -222,7 +170,8 @@ RingShares ring_shares(const PlanRequest& request, const Planner& planner,
   }
   const auto slot_bytes = static_cast<double>(planner.slot_bytes());
   const double ring_bytes = share * cold_bytes;
-  const double last_ring_bytes = std::min({last_bytes, ring_bytes, share * last_bytes + (kRingSlots - 1) * slot_bytes});
+  const double for_host = std::min(share * last_bytes, kRingSlots * slot_bytes);
+  const double last_ring_bytes = std::max(share * last_bytes - for_host, ring_bytes - (cold_bytes - last_bytes));
   RingShares shares{
       .last = share, .others = share, .least_bytes = std::min(slot_bytes / 2.0, ring_bytes / kLeastPieces)};
   if (last_bytes > 0.0) shares.last = last_ring_bytes / last_bytes;
@@ -247,6 +196,7 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
       matrix.strips[static_cast<int>(Lane::zero_copy)] = cold;
     } else {
       const bool is_last = index + 1 == request.matrices.size();
+      if (is_last) owed = 0.0;
       owed += (is_last ? shares.last : shares.others) * static_cast<double>(cold * size.strip_bytes);
       std::int64_t ring = cold;
       if (size.one_cold_lane) {
