@@ -3,16 +3,18 @@
 # JSON lines under $OUT. Needs nvcc 13, g++, Catch2 and fmt; none of the other packages. Every step has a time limit and
 # a line in $OUT/session.log; a step that fails or hangs does not stop the next.
 #
-#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models sanitize
-#                                         (default: all but the last two)
+#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models offload
+#                                         sanitize (default: all but the last three)
 #
-# The step `models` builds genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where they are not installed,
-# PKG_CONFIG_PATH leads to them. It takes the models of $GENAI_MODELS, a folder with GGUF files, and compares those that
+# The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where
+# they are not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GENAI_MODELS, a folder with GGUF files, and compares those that
 # tests/goldens.json knows with the host's bits.
+# With GENAI_GPU_PREBUILT=1 nothing is built: $GENAI_GPU_BUILD holds cuda_tests, cuda_bench and cmake/genai.
 set -u
 cd "$(dirname "$0")/.."
 OUT=${OUT:-/tmp/genai_gpu_out}
 BUILD=${GENAI_GPU_BUILD:-/tmp/genai_gpu_build}
+PREBUILT=${GENAI_GPU_PREBUILT:-0}
 JOBS=$(nproc)
 mkdir -p "$OUT" "$BUILD"
 export PATH="$PATH:/usr/local/cuda/bin"
@@ -50,41 +52,46 @@ wants() {
 ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -d '. ')
 ARCH=${ARCH:-90}
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem --format=csv,noheader 2>&1 | tee -a "$SESSION"
-say "building for sm_$ARCH on $JOBS cores"
-HOST_FLAGS="-std=c++20 -O2 -ffp-contract=off -I. -DFMT_HEADER_ONLY=1 -I/usr/local/cuda/include"
-CUDA_FLAGS="-std=c++20 -O3 -arch=sm_$ARCH -fmad=false --expt-relaxed-constexpr -lineinfo -I."
-HOST_SOURCES=$(ls engine/host/*.cpp engine/model/*.cpp engine/residency/*.cpp engine/decode/*.cpp cuda/*.cpp)
-TEST_SOURCES="tests/main_cuda.cpp tests/allocation_watch_cuda.cpp $(ls tests/*_cuda_test.cpp)"
-{
-  for f in cuda/kernels/*.cu; do echo "nvcc $CUDA_FLAGS -c $f -o $BUILD/$(basename "$f").o"; done
-  for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
-    extra=""
-    case $f in
-      *avx512*) extra="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mavx2 -mfma -mf16c" ;;
-      *avx2*) extra="-mavx2 -mfma -mf16c" ;;
-    esac
-    echo "g++ $HOST_FLAGS $extra -c $f -o $BUILD/$(basename "$f").o"
-  done
-} > "$BUILD/commands"
-rm -f "$BUILD"/*.o
-xargs -P "$JOBS" -I{} sh -c '{ {} || echo "BUILD FAILED: {}"; } 2>&1' < "$BUILD/commands" > "$OUT/build.log"
-if grep -q "BUILD FAILED" "$OUT/build.log"; then
-  say "FAIL  build: $(grep -E 'error' "$OUT/build.log" | head -5 | cut -c1-300)"
-  exit 1
-fi
-CATCH=""
-if [ -n "$(find /usr/include /usr/local/include -name catch_all.hpp 2> /dev/null | head -1)" ]; then
-  CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
-fi
-WATCHED_CALLS=$(sed 's/^/-Xlinker /' tests/allocation_watch_cuda.txt)  # by the tests of allocations
-LIBRARY_OBJECTS=$(for f in cuda/kernels/*.cu $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
-TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
-# shellcheck disable=SC2086
-{
-  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $WATCHED_CALLS $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
-  nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_bench" "$BUILD/cuda_bench.cpp.o" $LIBRARY_OBJECTS -lpthread -ldl
-} >> "$OUT/build.log" 2>&1 || { say "FAIL  link: $(tail -3 "$OUT/build.log" | cut -c1-300)"; exit 1; }
-say "built"
+build_tests() {
+  say "building for sm_$ARCH on $JOBS cores"
+  HOST_FLAGS="-std=c++20 -O2 -ffp-contract=off -I. -DFMT_HEADER_ONLY=1 -I/usr/local/cuda/include"
+  CUDA_FLAGS="-std=c++20 -O3 -arch=sm_$ARCH -fmad=false --expt-relaxed-constexpr -lineinfo -I."
+  HOST_SOURCES=$(ls engine/host/*.cpp engine/model/*.cpp engine/residency/*.cpp engine/decode/*.cpp cuda/*.cpp)
+  TEST_SOURCES="tests/main_cuda.cpp tests/allocation_watch_cuda.cpp $(ls tests/*_cuda_test.cpp)"
+  {
+    for f in cuda/kernels/*.cu; do echo "nvcc $CUDA_FLAGS -c $f -o $BUILD/$(basename "$f").o"; done
+    for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
+      extra=""
+      case $f in
+        *avx512*) extra="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mavx2 -mfma -mf16c" ;;
+        *avx2*) extra="-mavx2 -mfma -mf16c" ;;
+      esac
+      echo "g++ $HOST_FLAGS $extra -c $f -o $BUILD/$(basename "$f").o"
+    done
+  } > "$BUILD/commands"
+  rm -f "$BUILD"/*.o
+  xargs -P "$JOBS" -I{} sh -c '{ {} || echo "BUILD FAILED: {}"; } 2>&1' < "$BUILD/commands" > "$OUT/build.log"
+  if grep -q "BUILD FAILED" "$OUT/build.log"; then
+    say "FAIL  build: $(grep -E 'error' "$OUT/build.log" | head -5 | cut -c1-300)"
+    exit 1
+  fi
+  CATCH=""
+  if [ -n "$(find /usr/include /usr/local/include -name catch_all.hpp 2> /dev/null | head -1)" ]; then
+    CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
+  fi
+  WATCHED_CALLS=$(sed 's/^/-Xlinker /' tests/allocation_watch_cuda.txt)  # by the tests of allocations
+  LIBRARY_OBJECTS=$(for f in cuda/kernels/*.cu $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+  TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+  # shellcheck disable=SC2086
+  {
+    nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $WATCHED_CALLS $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
+    nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_bench" "$BUILD/cuda_bench.cpp.o" $LIBRARY_OBJECTS -lpthread -ldl
+  } >> "$OUT/build.log" 2>&1 || { say "FAIL  link: $(tail -3 "$OUT/build.log" | cut -c1-300)"; exit 1; }
+  say "built"
+}
+for step in contract kernels large generation bench bench-more sanitize; do
+  [ "$PREBUILT" = 0 ] && wants "$step" && build_tests && break
+done
 
 # ---- tests ----------------------------------------------------------------------------------------------------------
 TESTS="$BUILD/cuda_tests"
@@ -120,23 +127,29 @@ if wants bench-more; then
 fi
 
 # ---- whole models ---------------------------------------------------------------------------------------------------
-if wants models; then
-  GENAI="$BUILD/cmake/genai"
-  MODELS="${GENAI_MODELS:-models}"
+GENAI="$BUILD/cmake/genai"
+if [ "$PREBUILT" = 0 ] && { wants models || wants offload; }; then
   run "configure" 60 "$OUT/models.log" cmake -S . -B "$BUILD/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGENAI_CUDA=ON \
     -DGENAI_CUDA_ARCHITECTURES="$ARCH" &&
-    run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai &&
-    for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
-      "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight"; do
-      # shellcheck disable=SC2086
-      run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
-        --jobs "$((JOBS / 2 + 1))" -- --device cuda $flags
-    done
+    run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai
+fi
+if wants models; then
+  MODELS="${GENAI_MODELS:-models}"
+  for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
+    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight"; do
+    # shellcheck disable=SC2086
+    run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
+      --jobs "$((JOBS / 2 + 1))" -- --device cuda $flags
+  done
   run "bench lanes" 120 "$OUT/models.log" "$GENAI" bench --lanes --device cuda --max-bytes 4GiB
   for model in "$MODELS"/*.gguf; do
     run "4096 tokens of $(basename "$model")" 60 "$OUT/models.log" python3 scripts/check_long_run.py --genai "$GENAI" \
       --model "$model" -- --device cuda
   done
+fi
+if wants offload; then
+  run "offload" 420 "$OUT/offload.log" python3 scripts/bench_offload.py --genai "$GENAI" --device cuda \
+    --out "$OUT/offload.jsonl"
 fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ run_tests() {
 scripts/setup.sh --dev
 if command -v ccache >/dev/null 2>&1; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_DEPEND=1  # the compiler lists what it read: no file is preprocessed twice
 fi
 
 scripts/fetch_models.sh smollm2 >/dev/null || fail 'fetching SmolLM2'

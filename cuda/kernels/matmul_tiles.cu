@@ -42,6 +42,7 @@ struct WarpState {
   TilePiece piece;  // that it computes
   int next_index;   // of the piece behind it
   int q;            // remainder of K in the piece
+  unsigned phase;   // remainders so far, of all pieces
 };
 
 // Goes on to the next piece; false behind the last one. By whole warps.
@@ -59,18 +60,21 @@ __device__ __forceinline__ bool start_piece(const TilesProduct& product, WarpSta
   return piece.item >= 0;
 }
 
-// Shared memory: slots, then the sums of each row group, barriers, and what the warps keep.
+// Shared memory: slots, then the sums of each row group, barriers of slots and of halves, and what the warps keep.
 template <DType kType, class Shape>
 struct Memory {
   static constexpr int kStageBytes = Stage<kType, Shape>::kBytes;
   static constexpr int kMaxBytes = kSmSharedBytes / Shape::kBlocksPerSm - kReservedBytes;
-  static constexpr int kSmallBytes = 2 * kMaxSlots * 8 + kTileWarps * static_cast<int>(sizeof(WarpState));
+  static constexpr int kHalvesBytes = static_cast<int>(sizeof(HalfBarriers<Shape>));
+  static constexpr int kSmallBytes =
+      2 * kMaxSlots * 8 + kHalvesBytes + kTileWarps * static_cast<int>(sizeof(WarpState));
   static constexpr int kFit = (kMaxBytes - TileFinish<Shape>::kBytes - kSmallBytes) / kStageBytes;
   static constexpr int kSlots = kFit >= kMaxSlots ? kMaxSlots : kMaxSlots / 2;
   static constexpr int kAhead = kSlots - kSpareSlots;
   static constexpr int kSums = kSlots * kStageBytes;
   static constexpr int kBarriers = kSums + TileFinish<Shape>::kBytes;
-  static constexpr int kStates = kBarriers + 2 * kSlots * 8;
+  static constexpr int kHalves = kBarriers + 2 * kSlots * 8;
+  static constexpr int kStates = kHalves + kHalvesBytes;
   static constexpr int kBytes = kStates + kTileWarps * static_cast<int>(sizeof(WarpState));
   static_assert(kSlots <= kFit && kSlots > kSpareSlots && kSlots <= kTileWarps && kBytes <= kMaxBytes);
 };
@@ -83,6 +87,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
   unsigned char* shared = keep_shared(dynamic_shared);
   SharedBarrier* full = reinterpret_cast<SharedBarrier*>(shared + Shared::kBarriers);
   SharedBarrier* empty = full + Shared::kSlots;
+  HalfBarriers<Shape>* halves = reinterpret_cast<HalfBarriers<Shape>*>(shared + Shared::kHalves);
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int tile_count = product.shape.tile_count;
@@ -94,6 +99,10 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
       init_barrier(full + slot, 1);
       init_barrier(empty + slot, kTileWarps);
     }
+    for (int group = 0; group < Shape::kRowGroups; ++group) {
+      init_barrier(halves->lower + group, kWarpLanes);
+      init_barrier(halves->upper + group, kWarpLanes);
+    }
     publish_barriers();
   }
   __syncthreads();
@@ -101,7 +110,10 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
   if (step_count == 0) return;
 
   // The first steps: weights before the previous grid has ended, activations after it.
-  if (lane == 0) state->next_index = 0;
+  if (lane == 0) {
+    state->next_index = 0;
+    state->phase = 0;
+  }
   if (lane == 0 && static_cast<unsigned>(warp) < step_count) {
     CopyWalk walk = {};
     next_piece<Shape>(product, walk);
@@ -158,12 +170,16 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
       const int q = state->q;
       const int end_q = min(piece.end_q, tile_count);
       more = q + 1 < end_q;
-      TileFinish<Shape>::add_remainder(product, piece, q, more, sums, tile.partials[0], tile.partials[1]);
+      TileFinish<Shape>::add_remainder(product, piece, q, more, state->phase, halves, sums, tile.partials[0],
+                                       tile.partials[1]);
       __syncwarp();
-      if (lane == 0) state->q = q + 1;
+      if (lane == 0) {
+        state->q = q + 1;
+        ++state->phase;
+      }
       __syncwarp();
     }
-    TileFinish<Shape>::finish(product, state->piece, sums, tile.partials[0]);
+    TileFinish<Shape>::finish(product, state->piece, state->phase - 1, halves, sums, tile.partials[0]);
   }
 }
 

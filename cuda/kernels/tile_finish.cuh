@@ -35,9 +35,13 @@ struct OwnPlace {
   }
 };
 
-// Barriers of the block.
-inline constexpr int kLowerDone = 1;  // + row group: the lower half has added its partials
-inline constexpr int kUpperDone = 5;  // + row group: the upper half has, too
+// Where the halves of each row group meet, in shared memory: phase r of a barrier is over when the half it belongs to
+// has added its partials of the warp's r-th remainder. All lanes of a warp arrive.
+template <class Shape>
+struct HalfBarriers {
+  SharedBarrier lower[Shape::kRowGroups];
+  SharedBarrier upper[Shape::kRowGroups];
+};
 
 template <class Shape>
 struct TileFinish {
@@ -77,14 +81,14 @@ struct TileFinish {
     }
   }
 
-  // After remainder q of `piece`; `more`: others follow. `shared_sums` are of all groups.
+  // After remainder q of `piece`, the warp's `phase`-th of all; `more`: others follow. `shared_sums` are of all groups.
   static __device__ __forceinline__ void add_remainder(const TilesProduct& product, const TilePiece& piece, int q,
-                                                       bool more, float4* shared_sums, Results& first,
-                                                       const Results& second) {
+                                                       bool more, unsigned phase, HalfBarriers<Shape>* barriers,
+                                                       float4* shared_sums, Results& first, const Results& second) {
     const OwnPlace<Shape> own;
     float4* sums = shared_sums + own.group * kGroupSums + own.lane;
     if (own.upper) {
-      meet_at(kLowerDone + own.group);
+      wait_phase(barriers->lower + own.group, phase & 1u);
       add<false>(sums, first, second);
       if (more) {
         store<Shape::kOctets>(sums, first);
@@ -98,14 +102,14 @@ struct TileFinish {
         __syncwarp();
         if (own.lane == 0) raise_flag(product.input.handed_flags + place);
       }
-      arrive_at(kUpperDone + own.group);
+      arrive(barriers->upper + own.group);
       return;
     }
     if (q == 0) {
       add<true>(sums, first, second);
     } else {
       if (q > piece.first_q) {
-        meet_at(kUpperDone + own.group);
+        wait_phase(barriers->upper + own.group, (phase + 1) & 1u);
       } else {
         const int place = (static_cast<int>(blockIdx.x) - 1) * kHandedFlags + own.group;
         wait_flag(product.input.handed_flags + place);
@@ -116,14 +120,15 @@ struct TileFinish {
       add<false>(sums, first, second);
     }
     store<Shape::kOctets>(sums, first);
-    arrive_at(kLowerDone + own.group);
+    arrive(barriers->lower + own.group);
   }
 
-  // After the last remainder of `piece`.
-  static __device__ __forceinline__ void finish(const TilesProduct& product, const TilePiece& piece,
-                                                const float4* shared_sums, const Results& first) {
+  // After the last remainder of `piece`, the warp's `phase`-th of all.
+  static __device__ __forceinline__ void finish(const TilesProduct& product, const TilePiece& piece, unsigned phase,
+                                                HalfBarriers<Shape>* barriers, const float4* shared_sums,
+                                                const Results& first) {
     const OwnPlace<Shape> own;
-    if (!own.upper) meet_at(kUpperDone + own.group);
+    if (!own.upper) wait_phase(barriers->upper + own.group, phase & 1u);
     if (piece.end_q < kUnits) return;
     Lane results[kOwnOctets];
 #pragma unroll

@@ -1,5 +1,5 @@
 // tile_ptx.cuh - the instructions of matmul_tiles.cu that CUDA C++ has no name for, beside those of ptx.cuh: copies of
-// boxes, barriers for two warps, flags from block to block, and numbers that the compiler must not trace.
+// boxes, flags from block to block, and numbers that the compiler must not trace.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -22,10 +22,6 @@ __device__ __forceinline__ void box_load(void* shared, const CUtensorMap* map, i
       : "memory");
 #endif
 }
-
-// Barriers 1 .. 15 of a block, for two warps: one arrives and goes on, the other one waits for it.
-__device__ __forceinline__ void arrive_at(int barrier) { asm volatile("bar.arrive %0, 64;" ::"r"(barrier) : "memory"); }
-__device__ __forceinline__ void meet_at(int barrier) { asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory"); }
 
 // What a thread, or others before a barrier with it, wrote is seen by the block that has waited for the flag.
 __device__ __forceinline__ void raise_flag(unsigned* flag) {
