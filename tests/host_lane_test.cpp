@@ -118,7 +118,7 @@ TEST_CASE("a step asks the host once for each product with rows of its own", "[h
 }
 
 TEST_CASE("wide passes bring the host's rows in through the ring, and move what their chunks hold", "[host_lane]") {
-  for (const char* name : {"tiny-llama-Q4_0.gguf", "tiny-gemma3-Q4_K_M.gguf"}) {
+  for (const char* name : {"tiny-llama-Q4_0.gguf", "tiny-gemma3-Q4_K_M.gguf", "tiny-llama-F16.gguf"}) {
     const auto path = test::shared_data(std::string("reference/tiny/") + name);
     if (!path) GENAI_SKIP("the tiny reference models are not there");
     HostModelOptions options = small_options();

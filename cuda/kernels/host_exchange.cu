@@ -2,9 +2,8 @@
 // Shapes   ask_host: input (M, K) f32 to words in host memory. take_answer: up to three results (M, width) of words.
 // Mapping  ask_host: a warp a tile of 128 values; blocks are eight warps of one row, and each computes the norm of the
 //          whole row for itself. take_answer: 256 threads a block, a result each.
-// Bound    the link and its latency: 12*M*K bytes out (8*M*K where nothing is quantised, f32), 8*M*width in, a trip
-// each
-//          way. No fence, which would cost 3.6 us while a copy is on the link: words carry the number of their request.
+// Bound    the link and its latency: 3*M*K bytes out, or 8*M*K of f32, 8*M*width in, a trip each way. No fence, which
+//          would cost 3.6 us while a copy is on the link: words carry the number of their request.
 // Twin     engine/host/host_exchange.cpp.
 #include <algorithm>
 
@@ -18,8 +17,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpLanes;
-constexpr int kBatch = 10;  // loads on their way at once
-constexpr int kFewResults = 1024;
+constexpr int kBatch = 10;                 // loads on their way at once
+constexpr int kFewResults = 1024;          // so few are all read again and again
 constexpr unsigned kNapNanoseconds = 100;  // between looks at a word that is not there yet
 
 __device__ __forceinline__ void store_word(ExchangeWord* place, unsigned data, unsigned request) {

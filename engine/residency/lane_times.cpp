@@ -51,7 +51,8 @@ struct Computing {
   double waiting_seconds = 0.0;  // of the device, for host cores
 };
 
-Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, double host_rate) {
+// `cached_rate`: of host cores for rows that they have fetched.
+Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, double host_rate, double cached_rate) {
   const LaneSpeeds& speeds = request.speeds;
   const std::vector<Call> calls = calls_of(request, plan);
   // Each row is handed over, and by each thread read.
@@ -70,7 +71,7 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
       const double fetched = std::min(host_bytes, ahead);
       ahead -= fetched;
       device += kExchangeKernels * speeds.matrix_seconds;
-      host_reading = (host_bytes - fetched + fetched / kCacheGain) / host_rate;
+      host_reading = (host_bytes - fetched) / host_rate + fetched / cached_rate;
       seconds = std::max(device, host_reading + exchange_seconds);
       computing.waiting_seconds += seconds - device;
     }
@@ -107,7 +108,9 @@ void predict_pass(const PlanRequest& request, ResidencyPlan& plan) {
     reads_cold_rows = true;
   }
   if (!speeds.are_known()) return;
-  const Computing computing = compute_calls(request, plan, host_rate);
+  // Many rows of activations make arithmetic the limit, in caches too.
+  const double cached_rate = host_rate < host_speed(speeds, 1, both) ? host_rate : kCacheGain * host_rate;
+  const Computing computing = compute_calls(request, plan, host_rate, cached_rate);
   const bool waits = computing.waiting_seconds > computing.seconds / 4.0;
   const std::pair<const char*, double> terms[] = {
       {"link (ring)", bytes(Lane::ring) > 0.0 ? bytes(Lane::ring) / ring_rate : 0.0},
