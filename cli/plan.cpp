@@ -14,6 +14,7 @@
 #include "cli/session.h"
 #include "cli/version.h"
 #include "engine/error.h"
+#include "engine/residency/host_lane.h"
 
 namespace genai::cli {
 namespace {
@@ -117,6 +118,10 @@ std::string table(const PlanRequest& request, const ResidencyPlan& plan) {
                       byte_size_text(plan.pass_bytes[static_cast<int>(Lane::ring)]),
                       byte_size_text(plan.pass_bytes[static_cast<int>(Lane::zero_copy)]),
                       byte_size_text(plan.pass_bytes[static_cast<int>(Lane::host)]));
+  if (plan.wide_passes_stream)
+    text += fmt::format(
+        "a pass of more than {} rows moves {} through the ring instead\n", HostLane::kMaxRows,
+        byte_size_text(plan.pass_bytes[static_cast<int>(Lane::ring)] + plan.pass_bytes[static_cast<int>(Lane::host)]));
   return text + prediction_text(request, plan);
 }
 

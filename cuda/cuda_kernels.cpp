@@ -101,4 +101,8 @@ void CudaKernels::take_answer(Stream& stream, const TakeAnswerArgs& args) {
   launch_take_answer(target_of(stream, traits_), args);
 }
 
+void CudaKernels::finish_requests(Stream& stream, const FinishRequestsArgs& args) {
+  launch_finish_requests(target_of(stream, traits_), args);
+}
+
 }  // namespace genai::cuda

@@ -22,6 +22,7 @@ class CudaKernels final : public Kernels {
   void advance_step(Stream& stream, const AdvanceArgs& args) override;
   void ask_host(Stream& stream, const AskHostArgs& args) override;
   void take_answer(Stream& stream, const TakeAnswerArgs& args) override;
+  void finish_requests(Stream& stream, const FinishRequestsArgs& args) override;
 
  private:
   DeviceTraits traits_;

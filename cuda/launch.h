@@ -133,5 +133,6 @@ void launch_argmax(const LaunchTarget& target, const ArgmaxArgs& args);
 void launch_advance_step(const LaunchTarget& target, const AdvanceArgs& args);
 void launch_ask_host(const LaunchTarget& target, const AskHostArgs& args);
 void launch_take_answer(const LaunchTarget& target, const TakeAnswerArgs& args);
+void launch_finish_requests(const LaunchTarget& target, const FinishRequestsArgs& args);
 
 }  // namespace genai::cuda

@@ -96,7 +96,8 @@ void check_traffic(HostModel& model) {
     CHECK(counters.decode_traffic.read_bytes[static_cast<std::size_t>(lane)] ==
           counters.decode_steps * plan.pass_bytes[lane]);
   CHECK(counters.decode_traffic.copied_bytes == counters.decode_steps * of(plan, Lane::ring));
-  CHECK(counters.decode_traffic.copies == counters.decode_steps * model.model->weight_map().ring_chunks.size());
+  CHECK(counters.decode_traffic.copies ==
+        counters.decode_steps * model.model->weight_map().chunks(RingList::narrow).chunks.size());
 }
 
 }  // namespace

@@ -341,6 +341,7 @@ inline constexpr ContractCase kContractCases[] = {
     {"capture does not depend on work outside of it", capture_does_not_depend_on_work_outside},
     {"event of a capture is nothing to wait for outside", event_of_a_capture_is_nothing_to_wait_for_outside},
     {"answers of the host arrive in order, in a graph and without one", host_answers_arrive_in_order},
+    {"requests hold rows as the host prepares them", requests_hold_rows_as_the_host_prepares_them},
     {"time between events is that of the device", time_between_events_is_that_of_the_device},
     {"time between events holds the work between them", time_holds_the_work_between_events},
     {"recording again moves the time", recording_again_moves_the_time},

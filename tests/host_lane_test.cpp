@@ -3,7 +3,9 @@
 #include "engine/residency/host_lane.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "engine/error.h"
 #include "tests/catch.h"
@@ -106,34 +108,66 @@ TEST_CASE("a step asks the host once for each product with rows of its own", "[h
   const std::uint64_t products = products_with_host_rows(*model.model);
   REQUIRE(products == 2 * static_cast<std::uint64_t>(model.model->config().layer_count));
   const auto asked_by = [&](std::int32_t prompt_tokens, std::int32_t new_tokens) {
-    const std::uint64_t before = model.model->host_lane()->answered_requests();
+    const std::uint32_t before = model.model->host_lane()->request_count();
     model.generate(arbitrary_tokens(prompt_tokens, kVocabulary, 1), new_tokens);
-    return model.model->host_lane()->answered_requests() - before;
+    return model.model->host_lane()->request_count() - before;
   };
   CHECK(asked_by(16, 1) == products);      // one pass over the prompt
   CHECK(asked_by(17, 1) == 2 * products);  // two
   CHECK(asked_by(16, 11) == (1 + 10) * products);
 }
 
-TEST_CASE("wide passes read the host's rows where they are", "[host_lane]") {
-  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
-  if (!path) GENAI_SKIP("the tiny reference models are not there");
-  HostModelOptions options = small_options();
-  options.model.max_rows = 64;
-  HostModel resident(*path, options);
-  const auto prompt = arbitrary_tokens(64, kVocabulary, 4);
-  const Generation expected = resident.generate(prompt, 10);
-  options.separate_host = true;
-  options.model.offload = OffloadMode::host;
-  options.model.forced_cold = {"ffn"};
-  HostModel model(*path, options);
-  CHECK(model.generate(prompt, 10).step_hashes == expected.step_hashes);
-  const std::uint64_t products = products_with_host_rows(*model.model);
-  CHECK(model.model->host_lane()->answered_requests() == 9 * products);  // the steps alone
-  const PassTraffic& prefill = model.loop->counters().prefill_traffic;
-  CHECK(prefill.read_bytes[static_cast<std::size_t>(Lane::host)] == 0);
-  CHECK(prefill.read_bytes[static_cast<std::size_t>(Lane::zero_copy)] ==
-        model.model->plan().pass_bytes[static_cast<int>(Lane::host)]);
+TEST_CASE("wide passes bring the host's rows in through the ring, and move what their chunks hold", "[host_lane]") {
+  for (const char* name : {"tiny-llama-Q4_0.gguf", "tiny-gemma3-Q4_K_M.gguf", "tiny-llama-F16.gguf"}) {
+    const auto path = test::shared_data(std::string("reference/tiny/") + name);
+    if (!path) GENAI_SKIP("the tiny reference models are not there");
+    HostModelOptions options = small_options();
+    options.model.max_rows = 64;
+    HostModel resident(*path, options);
+    // Wide passes, steps, and both again: each finds the slots as it needs them.
+    const auto prompt = arbitrary_tokens(64 + 40, kVocabulary, 4);
+    const Generation expected = resident.generate(prompt, 10);
+    for (const auto& [mode, seed] : std::vector<std::pair<OffloadMode, std::optional<std::uint64_t>>>{
+             {OffloadMode::host, {}}, {OffloadMode::split, {}}, {OffloadMode::split, 1}, {OffloadMode::split, 2}}) {
+      INFO(name << ", mode " << offload_mode_name(mode) << ", seed " << seed.value_or(0));
+      options.separate_host = true;
+      options.device.seed = seed;
+      options.model.offload = mode;
+      options.model.forced_cold = {"weight"};
+      HostModel model(*path, options);
+      const ResidencyPlan& plan = model.model->plan();
+      REQUIRE(plan.of(Lane::host) > 0);
+      REQUIRE(plan.wide_passes_stream);
+      CHECK((plan.of(Lane::ring) > 0) == (mode == OffloadMode::split));
+      const auto& narrow = model.model->weight_map().chunks(RingList::narrow);
+      const auto& wide = model.model->weight_map().chunks(RingList::wide);
+      const auto bytes_of = [](const std::vector<ColdSpan>& spans) {
+        std::uint64_t bytes = 0;
+        for (const ColdSpan& span : spans) bytes += span.size_bytes;
+        return bytes;
+      };
+      // The layers of both passes, the output matrix of the last one, and each time what the slots hold between passes.
+      std::uint64_t moved = 0;
+      const auto move = [&](const ColdChunks& list, std::size_t first, std::size_t last, std::uint64_t times) {
+        for (std::size_t chunk = first; chunk < last; ++chunk) moved += times * bytes_of(list.chunks[chunk]);
+        for (std::size_t slot = 0; slot < narrow.chunks.size() && slot < 4 && slot < last - first; ++slot)
+          moved += times * bytes_of(narrow.chunks[slot]);
+      };
+      move(wide, 0, static_cast<std::size_t>(wide.output_chunk), 2);
+      move(narrow, static_cast<std::size_t>(narrow.output_chunk), narrow.chunks.size(), 1);
+
+      CHECK(model.generate(prompt, 10).step_hashes == expected.step_hashes);
+      const PassTraffic& prefill = model.loop->counters().prefill_traffic;
+      CHECK(prefill.copied_bytes == moved);
+      CHECK(prefill.read_bytes[static_cast<std::size_t>(Lane::zero_copy)] == 0);
+      const PassTraffic& steps = model.loop->counters().decode_traffic;
+      for (int lane = 0; lane < kLaneCount; ++lane)
+        CHECK(steps.read_bytes[static_cast<std::size_t>(lane)] == 9 * plan.pass_bytes[lane]);
+      CHECK(steps.copied_bytes == 9 * plan.pass_bytes[static_cast<int>(Lane::ring)]);
+      CHECK(model.model->arena().committed_peak_bytes() <= plan.committed_bytes);
+      CHECK(model.generate(prompt, 10).step_hashes == expected.step_hashes);
+    }
+  }
 }
 
 TEST_CASE("rows of a batch with rows computed by host cores equal their solo runs", "[host_lane]") {
@@ -183,13 +217,16 @@ TEST_CASE("a request whose product fails is answered, and the failure is thrown 
   HostDeviceOptions one_thread;
   one_thread.threads = 1;
   HostDevice device(one_thread);
+  HostMath failing = kScalarMath;
+  failing.matmul = [](const MatmulJob&, std::int64_t, std::int64_t, std::byte*) { throw Error("a product failed"); };
+  one_thread.math = &failing;
   HostDevice host(one_thread);
   ResidencyArena arena(device.memory());
   MemoryRange local = arena.reserve(MemoryKind::workspace, 4096);
   local.commit(0, 4096);
   MemoryRange cold = arena.reserve(MemoryKind::cold, 4096, Placement::host);
   cold.commit(0, 4096);
-  HostLane lane(device, host, arena, local.base().as<std::uint64_t>(), {1, 128, 16});
+  HostLane lane(device, host, arena, local.base().as<std::uint32_t>(), {1, 128, 16, 1});
   const auto stream = device.create_stream();
   const DevicePtr<float> floats = local.base().byte_offset(256).as<float>();
   MatmulArgs args{};
@@ -201,15 +238,36 @@ TEST_CASE("a request whose product fails is answered, and the failure is thrown 
                      .out = floats + 128,
                      .out_stride = 1};
   args.output_count = 1;
-  args.epilogue = Epilogue::gated_silu;  // and no second row to gate
+  MatmulArgs no_product = args;
+  no_product.epilogue = Epilogue::gated_silu;  // and no second row to gate
+  CHECK_THROWS_AS(lane.ask(*stream, &no_product, no_product), Error);
+  CHECK_NOTHROW(lane.rethrow_failure());
   lane.ask(*stream, &args, args);
   lane.take(*stream);
   stream->synchronize();
-  CHECK(lane.answered_requests() == 1);
+  CHECK(lane.request_count() == 1);
   CHECK_THROWS_AS(lane.rethrow_failure(), Error);
   CHECK_FALSE(lane.serves(2));
   args.row_count = 2;
   CHECK_THROWS_AS(lane.ask(*stream, &args, args), Error);
+}
+
+TEST_CASE("cores that sleep or come late answer every request with the resident bits", "[host_lane]") {
+  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  HostModel resident(*path, small_options());
+  const auto prompt = arbitrary_tokens(7, kVocabulary, 9);
+  const auto expected = resident.generate(prompt, 8).step_hashes;
+  HostModelOptions options = small_options();
+  options.separate_host = true;
+  options.host_threads = 5;  // more than there are cores, or units in some products
+  options.model.offload = OffloadMode::host;
+  options.model.forced_cold = {"weight"};
+  HostModel model(*path, options);
+  for (int generation = 0; generation < 3; ++generation) {
+    CHECK(model.generate(prompt, 8).step_hashes == expected);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // long enough for the pool to be left
+  }
 }
 
 }  // namespace genai

@@ -28,6 +28,7 @@ ProbeLimits small_limits() {
   ProbeLimits limits;
   limits.budget_bytes = 32 * kMiB;
   limits.most_bytes = 4 * kMiB;
+  limits.most_cold_bytes = 8 * kMiB;
   limits.least_bytes = 2 * kMiB;
   return limits;
 }
@@ -46,8 +47,8 @@ TEST_CASE("the probe measures every lane of the host device and gives all memory
   const std::uint64_t before = free_bytes(device);
   const LaneSpeeds speeds = probe_lanes(device, &device, small_limits());
   CHECK(speeds.are_known());
-  for (const double rate :
-       {speeds.resident, speeds.ring, speeds.zero_copy, speeds.host, speeds.ring_beside_host, speeds.host_beside_ring})
+  for (const double rate : {speeds.resident, speeds.ring, speeds.zero_copy, speeds.host, speeds.ring_beside_host,
+                            speeds.host_beside_ring, speeds.host_8_rows})
     check_rate(rate);
   for (const double seconds : {speeds.exchange_seconds, speeds.matrix_seconds, speeds.pass_seconds}) {
     CHECK(seconds >= 0.0);
@@ -73,6 +74,7 @@ TEST_CASE("without a host device the probe leaves the host's speeds unknown", "[
   CHECK(speeds.host == 0.0);
   CHECK(speeds.ring_beside_host == 0.0);
   CHECK(speeds.host_beside_ring == 0.0);
+  CHECK(speeds.host_8_rows == 0.0);
   CHECK(speeds.exchange_seconds == 0.0);
 }
 

@@ -29,6 +29,7 @@ struct HostModelOptions {
   DecodeLoop::Options loop;
   // Rows of Lane::host are computed by a second device, as for a GPU.
   bool separate_host = false;
+  int host_threads = 1;  // of that device
 };
 
 // The hash of a row of logits, recomputed from its definition.
@@ -47,7 +48,7 @@ struct HostModel {
     ModelOptions model_options = options.model;
     if (options.separate_host) {
       HostDeviceOptions host_options;
-      host_options.threads = 1;
+      host_options.threads = options.host_threads;
       host_device.emplace(host_options);
       model_options.host_device = &*host_device;
     }

@@ -95,7 +95,7 @@ TEST_CASE("every offload mode and budget gives the resident bits, and moves what
           for (int lane = 0; lane < kLaneCount; ++lane)
             CHECK(traffic.read_bytes[static_cast<std::size_t>(lane)] == steps * plan.pass_bytes[lane]);
           CHECK(traffic.copied_bytes == steps * plan.pass_bytes[static_cast<int>(Lane::ring)]);
-          CHECK(traffic.copies == steps * model.model->weight_map().ring_chunks.size());
+          CHECK(traffic.copies == steps * model.model->weight_map().chunks(RingList::narrow).chunks.size());
           CHECK(model.model->arena().committed_peak_bytes() == plan.committed_bytes);
           CHECK(model.model->arena().committed_peak_bytes() <= budget);
         }
@@ -258,7 +258,7 @@ TEST_CASE("shuffled schedules of the ring give the resident bits, and do not wit
     options.model.offload = OffloadMode::stream;
     options.model.budget_bytes = smallest_budget(request_of(resident, OffloadMode::stream));
     HostModel model(*path, options);
-    REQUIRE(model.model->weight_map().ring_chunks.size() > 4);
+    REQUIRE(model.model->weight_map().chunks(RingList::narrow).chunks.size() > 4);
     CHECK(model.generate(prompt, 6).step_hashes == expected.step_hashes);
     if (seed >= 10) continue;
     model.model->ring().omit_reader_waits_for_test();

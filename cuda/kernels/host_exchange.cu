@@ -1,82 +1,185 @@
-// host_exchange.cu - rows of activations to the host cores, and their results back (engine/device/kernels.h).
-// Shapes   ask_host: input (M, K) f32 to host memory. take_answer: up to three results (M, width) f32 from host memory.
-// Mapping  ask_host: one block, so that one fence stands between all of its words and the number of the request.
-//          take_answer: 256 threads a block, an element each; one thread a block watches for the answer.
-// Bound    the link: 4*M*K bytes out, 4*M*width in, and one trip each way for the numbers.
+// host_exchange.cu - rows of activations to the host cores, and their results back (engine/device/exchange_words.h).
+// Shapes   ask_host: input (M, K) f32 to words in host memory. take_answer: up to three results (M, width) of words.
+// Mapping  ask_host: a warp a tile of 128 values; blocks are eight warps of one row, and each computes the norm of the
+//          whole row for itself. take_answer: 256 threads a block, a result each.
+// Bound    the link and its latency: 3*M*K bytes out, or 8*M*K of f32, 8*M*width in, a trip each way. No fence, which
+//          would cost 3.6 us while a copy is on the link: words carry the number of their request.
 // Twin     engine/host/host_exchange.cpp.
 #include <algorithm>
 
+#include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/launch.h"
+#include "engine/device/exchange_words.h"
 
 namespace genai::cuda {
 namespace {
 
-constexpr int kAskThreads = 1024;
-constexpr int kTakeThreads = 256;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarpLanes;
+constexpr int kBatch = 10;                 // loads on their way at once
+constexpr int kFewResults = 1024;          // so few are all read again and again
+constexpr unsigned kNapNanoseconds = 100;  // between looks at a word that is not there yet
 
-__device__ __forceinline__ void store_released(std::uint64_t* address, std::uint64_t value) {
-  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-__device__ __forceinline__ std::uint64_t load_acquired(const std::uint64_t* address) {
-  std::uint64_t value;
-  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
+__device__ __forceinline__ void store_word(ExchangeWord* place, unsigned data, unsigned request) {
+  const ExchangeWord word = exchange_word(data, request);
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
 }
 
-__global__ void __launch_bounds__(kAskThreads) ask_host_kernel(const AskHostArgs args) {
-  start_in_order();
-  for (int m = 0; m < args.row_count; ++m) {
-    const float* from = raw(args.input) + static_cast<std::int64_t>(m) * args.input_stride;
-    float* to = raw(args.host_input) + static_cast<std::int64_t>(m) * args.width;
-    for (int i = static_cast<int>(threadIdx.x); i < args.width; i += kAskThreads) to[i] = from[i];
+__device__ __forceinline__ ExchangeWord load_word(const ExchangeWord* place) {
+  ExchangeWord word;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(place) : "memory");
+  return word;
+}
+
+// Sum of squares of the elements i = thread (mod 256), ascending.
+__device__ __forceinline__ float square_partial(const float* row, int cols) {
+  float partial = 0.0f;
+  for (int first = static_cast<int>(threadIdx.x); first < cols; first += kBatch * kThreads) {
+    float loaded[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) loaded[k] = first + k * kThreads < cols ? row[first + k * kThreads] : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) partial = exact_fma(loaded[k], loaded[k], partial);  // zeros behind the row
   }
-  __threadfence_system();
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  HostExchange* exchange = raw(args.exchange);
-  exchange->job = args.job;
-  exchange->row_count = args.row_count;
-  const std::uint64_t number = *raw(args.count) + 1;
-  *raw(args.count) = number;
-  store_released(&exchange->asked, number);
+  return partial;
 }
 
-__global__ void __launch_bounds__(kTakeThreads) take_answer_kernel(const TakeAnswerArgs args) {
-  start_in_order();
-  if (threadIdx.x == 0) {
-    const std::uint64_t number = *raw(args.count);
-    while (load_acquired(&raw(args.exchange)->answered) < number) {
+// By a whole warp: four neighbouring values a lane.
+__device__ __forceinline__ void store_quantized_tile(ExchangeWord* words, float4 four, unsigned request) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const QuantizedFour result = quantize_four(four);
+  store_word(words + lane, result.quants, request);
+  int half_sum = __dp4a(static_cast<int>(result.quants), 0x01010101, 0);
+  half_sum += __shfl_xor_sync(kFullWarp, half_sum, 1);
+  half_sum += __shfl_xor_sync(kFullWarp, half_sum, 2);
+  // A block is eight lanes, half a block four. Lane l takes word l behind the quants.
+  const int block_lane = lane % kTileBlocks * 8;
+  const float scale = __shfl_sync(kFullWarp, result.scale, block_lane);
+  const float sum = __shfl_sync(kFullWarp, result.sum, block_lane);
+  const int first_half = __shfl_sync(kFullWarp, half_sum, block_lane);
+  const int second_half = __shfl_sync(kFullWarp, half_sum, block_lane + 4);
+  if (lane >= kTileWords - kScaleWord) return;
+  const int plane = lane / kTileBlocks;
+  const unsigned data = plane == 0   ? float_bits(scale)
+                        : plane == 1 ? float_bits(sum)
+                        : plane == 2 ? static_cast<unsigned>(first_half)
+                                     : static_cast<unsigned>(second_half);
+  store_word(words + kScaleWord + lane, data, request);
+}
+
+__device__ __forceinline__ void store_float_tile(ExchangeWord* words, float4 four, unsigned request) {
+  ExchangeWord* own = words + static_cast<int>(threadIdx.x) % kWarpLanes * 4;
+  store_word(own, float_bits(four.x), request);
+  store_word(own + 1, float_bits(four.y), request);
+  store_word(own + 2, float_bits(four.z), request);
+  store_word(own + 3, float_bits(four.w), request);
+}
+
+__global__ void __launch_bounds__(kThreads) ask_host_kernel(const AskHostArgs args, const bool whole) {
+  __shared__ float shared[kThreads];
+  allow_next_grid();
+  const unsigned request = *raw(args.finished) + args.number;
+  const int m = static_cast<int>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const float* row = raw(args.input) + static_cast<std::int64_t>(m) * args.input_stride;
+  const float* norm_weight = raw(args.norm_weight);
+  wait_for_previous_grid();
+  // Before the rows: the host's threads learn early which product it is.
+  if (threadIdx.x == 0 && blockIdx.x == 0 && m == 0)
+    store_word(raw(args.request), request_header(args.job, args.row_count), request);
+  float inverse = 1.0f;
+  if (norm_weight != nullptr)
+    inverse = inverse_rms(block_tree_256(square_partial(row, args.width), shared), args.width, args.norm_epsilon);
+  ExchangeWord* words = raw(args.request) + kHeaderWords + m * input_words(args.width, args.quantize);
+  for (int tile = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes;
+       tile * kTileWidth < args.width; tile += static_cast<int>(gridDim.x) * kWarps) {
+    const int column = tile * kTileWidth + lane * 4;
+    float4 four = load_four(row, column, args.width, whole);
+    if (norm_weight != nullptr) four = normalize_four(four, inverse, load_four(norm_weight, column, args.width, whole));
+    if (args.quantize)
+      store_quantized_tile(words + tile * kTileWords, four, request);
+    else
+      store_float_tile(words + tile * kTileWidth, four, request);
+  }
+}
+
+// Results of one output from `first` on, one a thread.
+__device__ __forceinline__ void take_results(const TakeAnswerArgs::Output& output, int row_count, bool add, int first,
+                                             unsigned request) {
+  const int count = row_count * output.width;
+  const int index = first + static_cast<int>(threadIdx.x);
+  const bool is_own = index < count;
+  const ExchangeWord* own = raw(output.result) + index;
+  ExchangeWord word = is_own ? load_word(own) : 0;
+  // Cores compute in ascending order. Of many results one thread watches the last while it is missing, so that the link
+  // is free; few are all read again, which saves a trip.
+  while (__syncthreads_or(is_own && request_of(word) != request)) {
+    if (threadIdx.x == 0 && count > kFewResults) {
+      const ExchangeWord* last = raw(output.result) + min(first + kThreads, count) - 1;
+      while (request_of(load_word(last)) != request) __nanosleep(kNapNanoseconds);
     }
+    __syncthreads();
+    if (is_own && request_of(word) != request) word = load_word(own);
   }
-  __syncthreads();
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kTakeThreads + threadIdx.x;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kTakeThreads;
-  for (int i = 0; i < args.output_count; ++i) {
-    const TakeAnswerArgs::Output& output = args.outputs[i];
-    for (std::int64_t index = first; index < static_cast<std::int64_t>(args.row_count) * output.width; index += step) {
-      const std::int64_t m = index / output.width;
-      const float result = raw(output.result)[index];
-      float* out = raw(output.out) + m * output.out_stride + (index - m * output.width);
-      *out = args.add ? *out + result : result;
-    }
+  allow_next_grid();
+  wait_for_previous_grid();  // the results are there, and now the place for them
+  if (!is_own) return;
+  const int m = index / output.width;
+  float* out = raw(output.out) + static_cast<std::int64_t>(m) * output.out_stride + (index - m * output.width);
+  const float value = bits_float(data_of(word));
+  *out = add ? *out + value : value;
+}
+
+__host__ __device__ int part_count(const TakeAnswerArgs& args, int output) {
+  return (args.row_count * args.outputs[output].width + kThreads - 1) / kThreads;
+}
+
+// Looks for results while the product with the device's own rows still runs. The next kernel may begin once they are
+// there: if it could before, so could others behind it, and all that take answers would be on the link at once, which
+// makes an exchange of 8 us one of 17 to 58.
+__global__ void __launch_bounds__(kThreads) take_answer_kernel(const TakeAnswerArgs args) {
+  const unsigned request = *raw(args.finished) + args.number;
+  int part = static_cast<int>(blockIdx.x);
+#pragma unroll
+  for (int i = 0; i < MatmulArgs::kMaxOutputs; ++i) {
+    if (i >= args.output_count) return;
+    const int parts = part_count(args, i);
+    for (; part < parts; part += static_cast<int>(gridDim.x))
+      take_results(args.outputs[i], args.row_count, args.add, part * kThreads, request);
+    part -= parts;
   }
 }
+
+// Ends before the next kernel begins: those behind it read the count before they wait.
+__global__ void finish_requests_kernel(const FinishRequestsArgs args) {
+  wait_for_previous_grid();
+  *raw(args.finished) += args.count;
+}
+
+bool starts_at_16_bytes(DevicePtr<const float> pointer) { return pointer.address() % 16 == 0; }
 
 }  // namespace
 
 void launch_ask_host(const LaunchTarget& target, const AskHostArgs& args) {
-  launch_kernel("ask_host_kernel", ask_host_kernel, {dim3(1), dim3(kAskThreads)}, target, args);
+  const bool whole = args.width % 4 == 0 && args.input_stride % 4 == 0 && starts_at_16_bytes(args.input) &&
+                     starts_at_16_bytes(args.norm_weight);
+  const auto tiles = static_cast<unsigned>(padded_width(args.width) / kTileWidth);
+  launch_kernel("ask_host_kernel", ask_host_kernel,
+                {dim3((tiles + kWarps - 1) / kWarps, static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
+                args, whole);
 }
 
 void launch_take_answer(const LaunchTarget& target, const TakeAnswerArgs& args) {
-  std::int64_t widest = 1;
-  for (int i = 0; i < args.output_count; ++i)
-    widest = std::max(widest, static_cast<std::int64_t>(args.row_count) * args.outputs[i].width);
-  const std::int64_t blocks =
-      std::min<std::int64_t>((widest + kTakeThreads - 1) / kTakeThreads, target.traits.sm_count);
-  launch_kernel("take_answer_kernel", take_answer_kernel, {dim3(static_cast<unsigned>(blocks)), dim3(kTakeThreads)},
-                target, args);
+  int parts = 0;
+  for (int i = 0; i < args.output_count; ++i) parts += part_count(args, i);
+  const int blocks = std::clamp(parts, 1, target.traits.sm_count);
+  launch_kernel("take_answer_kernel", take_answer_kernel, {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, target,
+                args);
+}
+
+void launch_finish_requests(const LaunchTarget& target, const FinishRequestsArgs& args) {
+  launch_kernel("finish_requests_kernel", finish_requests_kernel, {dim3(1), dim3(1)}, target, args);
 }
 
 }  // namespace genai::cuda

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "engine/device/device_ptr.h"
+#include "engine/device/exchange_words.h"
 #include "engine/device/stream.h"
 #include "engine/dtype.h"
 
@@ -161,31 +162,29 @@ struct AdvanceArgs {
   std::int32_t row_count;
 };
 
-// What a device and the host cores that compute rows for it tell each other. Lies in host memory that both see, zeros
-// at first; each side writes one line of it.
-struct HostExchange {
-  alignas(64) std::uint64_t asked;     // number of the last request, from 1 on; written behind all that belongs to it
-  std::int32_t job;                    // which of the products that the host knows
-  std::int32_t row_count;              // M
-  alignas(64) std::uint64_t answered;  // number of the last request whose results are all written
-};
+// Requests to host cores (exchange_words.h) are numbered within a pass, from 1 on; the number of a request is *finished
+// + number. `finished` lies in device memory, is 0 at first, and changes nowhere but in finish_requests: so a kernel
+// may read it, and look for results, while kernels ahead of it still run.
 
-// host_input = input; then request number *count + 1 for `job`, which becomes *count.
+// Puts norm(input), quantised or as it is, and the header of `job` into the words of a request.
 struct AskHostArgs {
   DevicePtr<const float> input;  // (M, K)
   std::int32_t input_stride;     // elements
   std::int32_t row_count;
-  std::int32_t width;           // K
-  DevicePtr<float> host_input;  // (M, K), in host memory
-  DevicePtr<HostExchange> exchange;
-  DevicePtr<std::uint64_t> count;  // in device memory: requests so far
+  std::int32_t width;                  // K
+  DevicePtr<const float> norm_weight;  // (K): RMS norm; null: none
+  float norm_epsilon;
+  bool quantize;
+  DevicePtr<ExchangeWord> request;  // in host memory: header, then M rows
+  DevicePtr<const std::uint32_t> finished;
+  std::uint32_t number;
   std::int32_t job;
 };
 
-// Once request *count is answered: out = result, or out = out + result.
+// Once all results of the request are there: out = result, or out = out + result.
 struct TakeAnswerArgs {
   struct Output {
-    DevicePtr<const float> result;  // (M, width), in host memory
+    DevicePtr<const ExchangeWord> result;  // (M, width), in host memory
     std::int32_t width;
     DevicePtr<float> out;
     std::int32_t out_stride;  // elements
@@ -194,8 +193,14 @@ struct TakeAnswerArgs {
   std::int32_t output_count;
   std::int32_t row_count;
   bool add;
-  DevicePtr<const HostExchange> exchange;
-  DevicePtr<const std::uint64_t> count;
+  DevicePtr<const std::uint32_t> finished;
+  std::uint32_t number;
+};
+
+// *finished += count. Nothing enqueued behind it begins before.
+struct FinishRequestsArgs {
+  DevicePtr<std::uint32_t> finished;
+  std::uint32_t count;
 };
 
 // The largest shapes that scratch memory must serve.
@@ -219,9 +224,10 @@ class Kernels {
   virtual void attention(Stream& stream, const AttentionArgs& args) = 0;
   virtual void argmax(Stream& stream, const ArgmaxArgs& args) = 0;
   virtual void advance_step(Stream& stream, const AdvanceArgs& args) = 0;
-  // The other side of both is HostLane (residency/host_lane.h). Whatever is enqueued behind take_answer waits for it.
+  // The other side of these is HostLane (residency/host_lane.h). Whatever is enqueued behind take_answer waits for it.
   virtual void ask_host(Stream& stream, const AskHostArgs& args) = 0;
   virtual void take_answer(Stream& stream, const TakeAnswerArgs& args) = 0;
+  virtual void finish_requests(Stream& stream, const FinishRequestsArgs& args) = 0;
 };
 
 }  // namespace genai

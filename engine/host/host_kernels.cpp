@@ -11,6 +11,7 @@
 #include "engine/host/host_exchange.h"
 #include "engine/host/host_pointer.h"
 #include "engine/host/host_stream.h"
+#include "engine/host/matmul_units.h"
 
 namespace genai {
 namespace {
@@ -19,9 +20,6 @@ namespace {
 constexpr std::int64_t kInlineElements = 8192;
 constexpr std::int32_t kMaxHeadDim = 1024;
 constexpr int kMaxScanParts = 64;
-// A thread's share of a matrix is a number of whole units: the widest vectors take two strips at a time.
-constexpr std::int64_t kUnitStrips = 2;
-
 PackedMatrix packed(const MatrixView& view) { return {host(view.data), view.dtype, view.rows, view.cols}; }
 
 // Calls task(i) for i < task_count, on the pool where there is enough to do.
@@ -65,8 +63,6 @@ class MatmulScratch {
   std::byte* base_;
 };
 
-std::int64_t unit_count(const MatrixView& matrix) { return (strip_count(matrix.rows) + kUnitStrips - 1) / kUnitStrips; }
-
 // One matmul call while it runs.
 class Matmul {
  public:
@@ -75,13 +71,9 @@ class Matmul {
         math_(math),
         width_(args.outputs[0].matrix.cols),
         scratch_(host(args.scratch), args.row_count, width_, thread_count) {
-    for (int i = 0; i < args.output_count; ++i) {
-      total_units_ += unit_count(args.outputs[i].matrix);
+    for (int i = 0; i < args.output_count; ++i)
       (is_float(args.outputs[i].matrix.dtype) ? any_float_ : any_quantized_) = true;
-    }
   }
-
-  std::int64_t total_units() const { return total_units_; }
 
   // Normalises and quantises row m of the input into copy `copy`.
   void prepare_row(std::int32_t m, std::int64_t copy, int thread_index) const {
@@ -97,18 +89,11 @@ class Matmul {
     if (any_quantized_) math_.quantize_row(x, width_, scratch_.tiles(copy));
   }
 
-  // The units of all matrices count as one row of units; computes [begin, end) of it with input rows from `copy` on.
+  // Computes the units [begin, end) with input rows from `copy` on.
   void run_units(std::int64_t begin, std::int64_t end, std::int64_t copy, int thread_index) const {
-    std::int64_t matrix_begin = 0;
-    for (int i = 0; i < args_.output_count; ++i) {
-      const MatmulOutput& output = args_.outputs[i];
-      const std::int64_t units = unit_count(output.matrix);
-      const std::int64_t first = std::max<std::int64_t>(begin - matrix_begin, 0) * kUnitStrips;
-      const std::int64_t last =
-          std::min(std::min(end - matrix_begin, units) * kUnitStrips, strip_count(output.matrix.rows));
-      if (first < last) math_.matmul(job_of(output, copy), first, last - first, scratch_.workspace(thread_index));
-      matrix_begin += units;
-    }
+    for_each_strip_range(args_, begin, end, [&](int output, std::int64_t first_strip, std::int64_t strips) {
+      math_.matmul(job_of(args_.outputs[output], copy), first_strip, strips, scratch_.workspace(thread_index));
+    });
   }
 
  private:
@@ -130,7 +115,6 @@ class Matmul {
   const HostMath& math_;
   std::int32_t width_;
   MatmulScratch scratch_;
-  std::int64_t total_units_ = 0;
   bool any_float_ = false;
   bool any_quantized_ = false;
 };
@@ -154,9 +138,7 @@ class SharedUnits {
     for (int i = 0; i < thread_count_; ++i) {
       Share& share = shares_[static_cast<std::size_t>((thread_index + i) % thread_count_)];
       for (std::int64_t next = share.next.load(std::memory_order_relaxed); next < share.end;) {
-        // A quarter of what is left, where others may help: few pieces, and the last ones small.
-        const std::int64_t left = share.end - next;
-        const std::int64_t count = thread_count_ == 1 ? left : std::max<std::int64_t>(1, left / 4);
+        const std::int64_t count = units_to_take(share.end - next, thread_count_);
         if (!share.next.compare_exchange_weak(next, next + count, std::memory_order_relaxed)) continue;
         visit(next, next + count);
         next = share.next.load(std::memory_order_relaxed);
@@ -172,22 +154,6 @@ class SharedUnits {
   const int thread_count_;
   const std::unique_ptr<Share[]> shares_;
 };
-
-void check_matrix(const MatrixView& matrix) {
-  GENAI_EXPECT(matrix.rows > 0 && matrix.cols > 0, "an empty matrix");
-  GENAI_EXPECT(matrix.cols % dtype_info(matrix.dtype).block_elements == 0, "a matrix row has whole blocks");
-}
-
-void check(const MatmulArgs& args) {
-  GENAI_EXPECT(args.row_count > 0, "a product with no rows");
-  GENAI_EXPECT(args.output_count > 0 && args.output_count <= MatmulArgs::kMaxOutputs, "one to three outputs");
-  for (int i = 0; i < args.output_count; ++i) {
-    const MatrixView& matrix = args.outputs[i].matrix;
-    check_matrix(matrix);
-    GENAI_EXPECT(matrix.cols == args.outputs[0].matrix.cols, "matrices of one call read one input");
-    GENAI_EXPECT(!is_gated(args.epilogue) || matrix.rows % 2 == 0, "gate and up rows come in pairs");
-  }
-}
 
 HostStream& host_stream(Stream& stream) { return static_cast<HostStream&>(stream); }
 
@@ -218,7 +184,7 @@ std::size_t HostKernels::scratch_bytes(const ScratchLimits& limits) const {
 }
 
 void HostKernels::embed(Stream& stream, const EmbedArgs& args) {
-  check_matrix(args.matrix);
+  expect_matrix(args.matrix);
   host_stream(stream).enqueue([this, args] {
     const std::int32_t cols = args.matrix.cols;
     run_tasks(pool_, args.row_count, cols, [&](std::int64_t m) {
@@ -232,13 +198,13 @@ void HostKernels::embed(Stream& stream, const EmbedArgs& args) {
 }
 
 void HostKernels::matmul(Stream& stream, const MatmulArgs& args) {
-  check(args);
+  expect_product(args);
   host_stream(stream).enqueue([this, args] { run_matmul(args); });
 }
 
 void HostKernels::run_matmul(const MatmulArgs& args) const {
   const Matmul job(args, math_, pool_.thread_count());
-  SharedUnits units(job.total_units(), pool_.thread_count());
+  SharedUnits units(unit_count(args), pool_.thread_count());
   pool_.parallel([&](int thread_index, int thread_count) {
     std::int64_t copy = 0;
     if (args.row_count == 1) {
@@ -358,11 +324,21 @@ void HostKernels::advance_step(Stream& stream, const AdvanceArgs& args) {
 }
 
 void HostKernels::ask_host(Stream& stream, const AskHostArgs& args) {
-  host_stream(stream).enqueue([args] { run_ask_host(args); });
+  host_stream(stream).enqueue([this, args] { run_ask_host(args, math_); });
 }
 
 void HostKernels::take_answer(Stream& stream, const TakeAnswerArgs& args) {
   host_stream(stream).enqueue([args] { run_take_answer(args); });
+}
+
+void HostKernels::finish_requests(Stream& stream, const FinishRequestsArgs& args) {
+  host_stream(stream).enqueue([args] { *host(args.finished) += args.count; });
+}
+
+HostKernels& host_kernels_of(Device& device) {
+  auto* const kernels = dynamic_cast<HostKernels*>(&device.kernels());
+  GENAI_EXPECT(kernels != nullptr, "host cores are those of a host device");
+  return *kernels;
 }
 
 }  // namespace genai

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 
+#include "engine/device/device.h"
 #include "engine/device/kernels.h"
 #include "engine/host/math.h"
 #include "engine/host/thread_pool.h"
@@ -16,6 +17,7 @@ class HostKernels final : public Kernels {
   explicit HostKernels(ThreadPool& pool, const HostMath& math = best_host_math()) : pool_(pool), math_(math) {}
 
   const HostMath& math() const { return math_; }
+  ThreadPool& pool() { return pool_; }
 
   std::size_t scratch_bytes(const ScratchLimits& limits) const override;
   void embed(Stream& stream, const EmbedArgs& args) override;
@@ -29,6 +31,7 @@ class HostKernels final : public Kernels {
   void advance_step(Stream& stream, const AdvanceArgs& args) override;
   void ask_host(Stream& stream, const AskHostArgs& args) override;
   void take_answer(Stream& stream, const TakeAnswerArgs& args) override;
+  void finish_requests(Stream& stream, const FinishRequestsArgs& args) override;
 
  private:
   void run_matmul(const MatmulArgs& args) const;
@@ -38,5 +41,8 @@ class HostKernels final : public Kernels {
   ThreadPool& pool_;
   const HostMath& math_;
 };
+
+// REQUIRES: a host device.
+HostKernels& host_kernels_of(Device& device);
 
 }  // namespace genai

@@ -66,6 +66,10 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.budget_bytes = options.budget_bytes ? options.budget_bytes : device.memory().info().free_bytes;
   request.mode = options.offload;
   request.has_host_lane = options.has_host_lane;
+  request.wide_passes_stream = options.host_device != nullptr && options.max_rows > HostLane::kMaxRows;
+  request.step_rows = std::min({options.sequence_count, options.max_rows, options.max_logit_rows});
+  request.small_kernels = 3 * config.layer_count + 3;  // rotation, attention, merging; embedding, choice, advance
+  if (options.host_device != nullptr) request.host_ahead_bytes = RowServer::ahead_bytes(*options.host_device);
   request.speeds = options.lane_speeds;
   request.forced_cold = matrices_named(map, options.forced_cold);
   return request;
@@ -117,8 +121,10 @@ void Model::place(const TensorFile& file) {
   const Workspace workspace =
       lay_out_workspace(config_, separate_gate, device_.kernels(), limits, workspace_range_.base());
   make_host_lane(workspace);
+  const Transformer::OutputChunks output_chunks{weight_map_.chunks(RingList::narrow).output_chunk,
+                                                weight_map_.chunks(RingList::wide).output_chunk};
   transformer_ = std::make_unique<Transformer>(config_, weights_, *cache_, workspace, limits, device_.kernels(), *ring_,
-                                               weight_map_.output_chunk, host_lane_.get());
+                                               output_chunks, host_lane_.get());
 }
 
 void Model::give_up_placement() {
@@ -142,11 +148,16 @@ void Model::make_ring() {
     ring_range_ = arena_.reserve(MemoryKind::ring, ring_bytes);
     ring_range_.commit(0, ring_bytes);
   }
-  std::vector<RingChunk> chunks;
-  for (const ColdChunk& chunk : weight_map_.ring_chunks)
-    chunks.push_back({.source = cold_range_.base().byte_offset(static_cast<std::int64_t>(chunk.offset_bytes)),
-                      .bytes = chunk.size_bytes});
-  ring_ = std::make_unique<CopyRing>(device_, std::move(chunks), ring_range_.base(), plan_.ring_slot_bytes,
+  CopyRing::Lists lists;
+  for (std::size_t list = 0; list < lists.size(); ++list) {
+    for (const std::vector<ColdSpan>& spans : weight_map_.cold_chunks[list].chunks) {
+      RingChunk& chunk = lists[list].emplace_back();
+      for (const ColdSpan& span : spans)
+        chunk.push_back({.source = cold_range_.base().byte_offset(static_cast<std::int64_t>(span.offset_bytes)),
+                         .bytes = span.size_bytes});
+    }
+  }
+  ring_ = std::make_unique<CopyRing>(device_, std::move(lists), ring_range_.base(), plan_.ring_slot_bytes,
                                      plan_.ring_slots);
   ring_->prime();
 }
@@ -161,11 +172,15 @@ void Model::make_host_lane(const Workspace& workspace) {
     limits.result_width =
         std::max({limits.result_width, rows(layer.q) + rows(layer.k) + rows(layer.v), rows(layer.output),
                   rows(layer.gate_up), rows(layer.gate) + rows(layer.up), rows(layer.down)});
-  for (const PlacedTensor& placed : weight_map_.tensors)
-    if (placed.packed) limits.input_width = std::max(limits.input_width, static_cast<std::int32_t>(placed.cols));
+  for (const PlacedTensor& placed : weight_map_.tensors) {
+    if (!placed.packed || placed.plan.of(Lane::host) == 0) continue;
+    limits.input_width = std::max(limits.input_width, static_cast<std::int32_t>(placed.cols));
+    limits.float_input = limits.float_input || is_float(placed.dtype);
+    ++limits.max_products;
+  }
   host_lane_ = std::make_unique<HostLane>(device_, *options_.host_device, arena_, workspace.host_requests, limits);
   for (const PlacedTensor& placed : weight_map_.tensors) {
-    if (placed.packed) continue;
+    if (placed.packed || !placed.name.ends_with(".bias")) continue;
     std::vector<float> values(placed.size_bytes / sizeof(float));
     const DevicePtr<std::byte> place = weight_address(placed);
     stream_->download(values.data(), place, placed.size_bytes);

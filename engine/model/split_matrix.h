@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "engine/device/kernels.h"
+#include "engine/residency/copy_ring.h"
 #include "engine/residency/residency_plan.h"
 
 namespace genai {
 
-// Strips of one matrix in one chunk of the copy ring.
+// Strips of one matrix in one chunk of one of the copy ring's lists.
 struct RingPiece {
   std::int32_t chunk = 0;
   std::uint64_t slot_offset_bytes = 0;  // from the start of the chunk
@@ -30,9 +31,11 @@ struct SplitMatrix {
   std::int32_t rows = 0;
   std::int32_t cols = 0;
   std::array<MatrixPart, kLaneCount> parts{};  // by Lane; view.rows == 0 where the lane has none
-  std::vector<RingPiece> ring_pieces;          // of the ring's part, in order
+  // In order: of the ring's part for narrow passes, of the parts of ring and host for wide ones.
+  std::array<std::vector<RingPiece>, kRingListCount> ring_pieces{};
 
   const MatrixPart& part(Lane lane) const { return parts[static_cast<std::size_t>(lane)]; }
+  const std::vector<RingPiece>& pieces(RingList list) const { return ring_pieces[static_cast<std::size_t>(list)]; }
 };
 
 }  // namespace genai

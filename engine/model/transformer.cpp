@@ -64,7 +64,7 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
   space.tokens = carver.take<std::int32_t>(limits.max_logit_rows);
   space.nonfinite = carver.take<std::int32_t>(limits.max_logit_rows);
   space.hashes = carver.take<std::uint64_t>(limits.max_logit_rows);
-  space.host_requests = carver.take<std::uint64_t>(1);
+  space.host_requests = carver.take<std::uint32_t>(1);
   space.rope_global = carver.take<float>(std::int64_t{limits.max_positions} * config.rotated);
   space.rope_local = config.has_local_rope() ? carver.take<float>(std::int64_t{limits.max_positions} * config.rotated)
                                              : space.rope_global;
@@ -81,7 +81,7 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
 
 Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache,
                          const Workspace& workspace, const PassLimits& limits, Kernels& kernels, CopyRing& ring,
-                         std::int32_t output_chunk, HostLane* host_lane)
+                         const OutputChunks& output_chunks, HostLane* host_lane)
     : config_(config),
       weights_(weights),
       cache_(cache),
@@ -90,12 +90,16 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       kernels_(kernels),
       ring_(ring),
       host_lane_(host_lane),
-      output_chunk_(output_chunk) {}
+      output_chunks_(output_chunks) {}
 
 PassTraffic Transformer::run(Stream& stream, const PassShape& shape, const AfterLayer& after_layer) {
   GENAI_EXPECT(shape.row_count > 0 && shape.row_count <= limits_.max_rows, "a pass wider than its workspace");
   traffic_ = {};
-  ring_.begin_pass(stream, 0, shape.logit_row_count > 0 ? ring_.chunk_count() : output_chunk_);
+  const RingList layer_list = list_of(shape.row_count);
+  const RingList logit_list = list_of(shape.logit_row_count);
+  const bool has_logits = shape.logit_row_count > 0;
+  const bool changes_list = layer_list != logit_list || !has_logits;
+  begin_list(stream, layer_list, 0, changes_list ? output_chunk(layer_list) : ring_.chunk_count(layer_list));
   embed(stream, shape.row_count);
   if (after_layer) after_layer(-1);
   for (std::int32_t layer = 0; layer < config_.layer_count; ++layer) {
@@ -103,22 +107,42 @@ PassTraffic Transformer::run(Stream& stream, const PassShape& shape, const After
     feed_forward_block(stream, layer, shape.row_count);
     if (after_layer) after_layer(layer);
   }
-  if (shape.logit_row_count > 0) logits(stream, shape.first_logit_row, shape.logit_row_count);
-  return finish_pass(stream);
+  if (has_logits && changes_list) {
+    end_list(stream);
+    begin_list(stream, logit_list, output_chunk(logit_list), ring_.chunk_count(logit_list));
+  }
+  if (has_logits) logits(stream, shape.first_logit_row, shape.logit_row_count);
+  end_pass(stream);
+  return traffic_;
 }
 
 PassTraffic Transformer::run_logits(Stream& stream, std::int32_t first_row, std::int32_t row_count) {
   traffic_ = {};
-  ring_.begin_pass(stream, output_chunk_, ring_.chunk_count());
+  const RingList list = list_of(row_count);
+  begin_list(stream, list, output_chunk(list), ring_.chunk_count(list));
   logits(stream, first_row, row_count);
-  return finish_pass(stream);
+  end_pass(stream);
+  return traffic_;
 }
 
-PassTraffic Transformer::finish_pass(Stream& stream) {
+RingList Transformer::list_of(std::int32_t row_count) const {
+  return host_lane_ == nullptr || host_lane_->serves(row_count) ? RingList::narrow : RingList::wide;
+}
+
+void Transformer::begin_list(Stream& stream, RingList list, std::int32_t first_chunk, std::int32_t end_chunk) {
+  list_ = list;
+  ring_.begin_pass(stream, list, first_chunk, end_chunk);
+}
+
+void Transformer::end_pass(Stream& stream) {
+  end_list(stream);
+  if (host_lane_ != nullptr) host_lane_->end_pass(stream);
+}
+
+void Transformer::end_list(Stream& stream) {
   ring_.end_pass(stream);
-  traffic_.copied_bytes = ring_.pass_bytes();
-  traffic_.copies = ring_.pass_copies();
-  return traffic_;
+  traffic_.copied_bytes += ring_.pass_bytes();
+  traffic_.copies += ring_.pass_copies();
 }
 
 MatmulArgs Transformer::call(DevicePtr<const float> input, std::int32_t width, std::int32_t row_count) const {
@@ -150,8 +174,9 @@ void Transformer::count(const MatmulArgs& args, Lane lane) {
 }
 
 void Transformer::multiply(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products) {
-  const MatmulArgs host_args = rows_of_lane(args, products, Lane::host);
-  const bool ask_host = host_args.output_count > 0 && host_lane_ != nullptr && host_lane_->serves(args.row_count);
+  MatmulArgs host_args = rows_of_lane(args, products, Lane::host);
+  if (list_ == RingList::wide) host_args.output_count = 0;  // the ring has them
+  const bool ask_host = host_args.output_count > 0 && host_lane_ != nullptr;
   if (ask_host) host_lane_->ask(stream, products.begin()->matrix, host_args);
   for (const Lane lane : {Lane::resident, Lane::zero_copy}) {
     const MatmulArgs lane_args = rows_of_lane(args, products, lane);
@@ -159,7 +184,7 @@ void Transformer::multiply(Stream& stream, const MatmulArgs& args, std::initiali
     if (lane_args.output_count > 0) kernels_.matmul(stream, lane_args);
   }
   multiply_ring(stream, args, products);
-  count(host_args, host_lane_ != nullptr && !ask_host ? Lane::zero_copy : Lane::host);
+  count(host_args, Lane::host);
   if (ask_host) {
     host_lane_->take(stream);
   } else if (host_args.output_count > 0) {
@@ -175,7 +200,7 @@ void Transformer::multiply_ring(Stream& stream, const MatmulArgs& args, std::ini
     ring_args.output_count = 0;
   };
   for (const Product& product : products) {
-    for (const RingPiece& piece : product.matrix->ring_pieces) {
+    for (const RingPiece& piece : product.matrix->pieces(list_)) {
       if (piece.opens_chunk) {
         flush();
         open_chunk_ = ring_.acquire(stream, piece.chunk);

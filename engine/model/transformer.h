@@ -1,6 +1,7 @@
 // transformer.h - one forward pass as calls on Kernels: no allocation, no I/O, nothing that knows a device. Buffers are
 // laid out once in one workspace; every pass of every width uses the same addresses, so any pass may be captured.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -37,7 +38,7 @@ struct Workspace {
   DevicePtr<std::int32_t> tokens;          // (max_logit_rows) chosen tokens
   DevicePtr<std::int32_t> nonfinite;       // (max_logit_rows) counts
   DevicePtr<std::uint64_t> hashes;         // (max_logit_rows)
-  DevicePtr<std::uint64_t> host_requests;  // one, for HostLane
+  DevicePtr<std::uint32_t> host_requests;  // one, for HostLane
   DevicePtr<float> rope_global;            // [max_positions][rotated/2][2]
   DevicePtr<float> rope_local;             // the same for layers with a window; may be rope_global
   DevicePtr<std::byte> scratch;
@@ -58,10 +59,13 @@ struct PassShape {
 
 class Transformer {
  public:
-  // `ring` holds the chunks of the weights' ring pieces; those from `output_chunk` on are the output matrix's.
-  // `host_lane` computes the rows of Lane::host; null: the device's kernels read them where they are.
+  using OutputChunks = std::array<std::int32_t, kRingListCount>;  // by RingList
+
+  // `ring` holds the chunks of the weights' ring pieces; those of a list from its output chunk on are the output
+  // matrix's. `host_lane` computes the rows of Lane::host in passes of as few rows as it takes, and the wide list has
+  // them for others; null: the device's kernels read them where they are.
   Transformer(const ModelConfig& config, const ModelWeights& weights, const KvCache& cache, const Workspace& workspace,
-              const PassLimits& limits, Kernels& kernels, CopyRing& ring, std::int32_t output_chunk,
+              const PassLimits& limits, Kernels& kernels, CopyRing& ring, const OutputChunks& output_chunks,
               HostLane* host_lane);
 
   // Called with -1 behind the embedding, then with the number of each layer behind it.
@@ -87,7 +91,12 @@ class Transformer {
     std::int32_t out_stride;
   };
 
-  PassTraffic finish_pass(Stream& stream);
+  // Products of so many rows are narrow or wide ones. What uses the ring stands between begin and end of its list.
+  RingList list_of(std::int32_t row_count) const;
+  std::int32_t output_chunk(RingList list) const { return output_chunks_[static_cast<std::size_t>(list)]; }
+  void begin_list(Stream& stream, RingList list, std::int32_t first_chunk, std::int32_t end_chunk);
+  void end_list(Stream& stream);
+  void end_pass(Stream& stream);
   void embed(Stream& stream, std::int32_t row_count);
   void attention_block(Stream& stream, std::int32_t layer, std::int32_t row_count);
   void feed_forward_block(Stream& stream, std::int32_t layer, std::int32_t row_count);
@@ -101,6 +110,7 @@ class Transformer {
   // `args` with the rows of one lane as outputs.
   static MatmulArgs rows_of_lane(const MatmulArgs& args, std::initializer_list<Product> products, Lane lane);
   void count(const MatmulArgs& args, Lane lane);
+  // Rows of all products that the list in use brings in.
   void multiply_ring(Stream& stream, const MatmulArgs& args, std::initializer_list<Product> products);
 
   const ModelConfig& config_;
@@ -111,7 +121,8 @@ class Transformer {
   Kernels& kernels_;
   CopyRing& ring_;
   HostLane* host_lane_;
-  std::int32_t output_chunk_;
+  OutputChunks output_chunks_;
+  RingList list_ = RingList::narrow;       // in use
   DevicePtr<const std::byte> open_chunk_;  // where the ring's chunk in use lies
   PassTraffic traffic_;                    // of the pass so far
 };

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <iterator>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -169,6 +171,11 @@ bool has_separate_gate(const WeightMap& map) {
 
 std::vector<MatrixSize> matrix_sizes(const WeightMap& map) {
   std::vector<MatrixSize> sizes;
+  const auto follows = [](const PlacedTensor& placed) {
+    constexpr std::string_view kFollowers[] = {"attn_k.weight", "attn_v.weight", "ffn_up.weight"};
+    return std::any_of(std::begin(kFollowers), std::end(kFollowers),
+                       [&](std::string_view name) { return placed.name.ends_with(name); });
+  };
   for (const PlacedTensor& placed : map.tensors) {
     if (!placed.packed) continue;
     sizes.push_back({.name = placed.name,
@@ -176,96 +183,124 @@ std::vector<MatrixSize> matrix_sizes(const WeightMap& map) {
                      .strip_bytes = strip_bytes(placed.dtype, placed.cols),
                      .read_every_pass = placed.read_every_pass,
                      .may_be_cold = true,
-                     .one_cold_lane = placed.name == "token_embd.weight"});
+                     .one_cold_lane = placed.name == "token_embd.weight",
+                     .same_call = follows(placed)});
   }
   return sizes;
 }
 
 namespace {
 
-// Lays ring parts back to back and cuts them into chunks.
+// Cuts rows of matrices, one behind the other, into chunks of one list.
 class ChunkCutter {
  public:
-  ChunkCutter(WeightMap& map, std::uint64_t slot_bytes) : map_(map), slot_bytes_(slot_bytes) {}
+  ChunkCutter(ColdChunks& chunks, RingList list, std::uint64_t slot_bytes)
+      : chunks_(chunks), list_(static_cast<std::size_t>(list)), slot_bytes_(slot_bytes) {}
 
-  void add(PlacedTensor& placed) {
+  // The output matrix has chunks of its own: not every pass computes logits.
+  void begin_output() {
+    close_chunk();
+    chunks_.output_chunk = static_cast<std::int32_t>(chunks_.chunks.size());
+  }
+
+  // Parts of one matrix that are added one after the other have their rows in that order.
+  void add(PlacedTensor& placed, Lane lane) {
     const auto one_strip = static_cast<std::uint64_t>(strip_bytes(placed.dtype, placed.cols));
-    std::int64_t strip = placed.plan.first_strip(Lane::ring);
-    const std::int64_t end = strip + placed.plan.of(Lane::ring);
-    placed.offset_bytes[static_cast<int>(Lane::ring)] = offset_;
+    std::uint64_t offset = placed.offset_bytes[static_cast<std::size_t>(lane)];
+    std::int64_t strip = placed.plan.first_strip(lane);
+    const std::int64_t end = strip + placed.plan.of(lane);
     while (strip < end) {
-      if (fresh_ || map_.ring_chunks.back().size_bytes + one_strip > slot_bytes_) open_chunk();
-      ColdChunk& chunk = map_.ring_chunks.back();
-      const auto room = static_cast<std::int64_t>((slot_bytes_ - chunk.size_bytes) / one_strip);
+      if (!is_open_ || filled_bytes_ + one_strip > slot_bytes_) open_chunk();
+      const auto room = static_cast<std::int64_t>((slot_bytes_ - filled_bytes_) / one_strip);
       const std::int64_t count = std::min(room, end - strip);
-      const bool opens = chunk.size_bytes == 0;
-      placed.ring_pieces.push_back({.chunk = static_cast<std::int32_t>(map_.ring_chunks.size()) - 1,
-                                    .slot_offset_bytes = chunk.size_bytes,
-                                    .first_row = static_cast<std::int32_t>(strip * kStripRows),
-                                    .rows = static_cast<std::int32_t>(
-                                        std::min<std::int64_t>(count * kStripRows, placed.rows - strip * kStripRows)),
-                                    .opens_chunk = opens,
-                                    .closes_chunk = false});
-      last_piece_ = {&placed, placed.ring_pieces.size() - 1};
-      chunk.size_bytes += static_cast<std::uint64_t>(count) * one_strip;
-      offset_ += static_cast<std::uint64_t>(count) * one_strip;
+      const std::uint64_t bytes = static_cast<std::uint64_t>(count) * one_strip;
+      add_piece(placed, strip, count);
+      add_span({.offset_bytes = offset, .size_bytes = bytes});
+      filled_bytes_ += bytes;
+      offset += bytes;
       strip += count;
     }
   }
 
   void close_chunk() {
-    if (last_piece_.first != nullptr) last_piece_.first->ring_pieces[last_piece_.second].closes_chunk = true;
-    last_piece_ = {};
+    if (is_open_) last_tensor_->ring_pieces[list_].back().closes_chunk = true;
+    is_open_ = false;
+    last_tensor_ = nullptr;
   }
-  void force_new_chunk() { fresh_ = true; }
-
-  std::uint64_t end_offset_bytes() const { return offset_; }
 
  private:
   void open_chunk() {
     close_chunk();
-    fresh_ = false;
-    map_.ring_chunks.push_back({.offset_bytes = offset_, .size_bytes = 0});
+    is_open_ = true;
+    filled_bytes_ = 0;
+    chunks_.chunks.emplace_back();
   }
 
-  WeightMap& map_;
+  void add_piece(PlacedTensor& placed, std::int64_t first_strip, std::int64_t strip_count) {
+    const std::int64_t first_row = first_strip * kStripRows;
+    const auto rows = static_cast<std::int32_t>(std::min(strip_count * kStripRows, placed.rows - first_row));
+    std::vector<RingPiece>& pieces = placed.ring_pieces[list_];
+    if (last_tensor_ == &placed && pieces.back().first_row + pieces.back().rows == first_row) {
+      pieces.back().rows += rows;
+      return;
+    }
+    pieces.push_back({.chunk = static_cast<std::int32_t>(chunks_.chunks.size()) - 1,
+                      .slot_offset_bytes = filled_bytes_,
+                      .first_row = static_cast<std::int32_t>(first_row),
+                      .rows = rows,
+                      .opens_chunk = filled_bytes_ == 0,
+                      .closes_chunk = false});
+    last_tensor_ = &placed;
+  }
+
+  void add_span(const ColdSpan& span) {
+    std::vector<ColdSpan>& spans = chunks_.chunks.back();
+    if (!spans.empty() && spans.back().offset_bytes + spans.back().size_bytes == span.offset_bytes) {
+      spans.back().size_bytes += span.size_bytes;
+    } else {
+      spans.push_back(span);
+    }
+  }
+
+  ColdChunks& chunks_;
+  std::size_t list_;
   std::uint64_t slot_bytes_;
-  std::uint64_t offset_ = 0;
-  std::pair<PlacedTensor*, std::size_t> last_piece_{};
-  bool fresh_ = true;  // the next piece opens a chunk
+  bool is_open_ = false;
+  std::uint64_t filled_bytes_ = 0;       // of the open chunk
+  PlacedTensor* last_tensor_ = nullptr;  // of the last piece in the open chunk
 };
+
+void cut_chunks(WeightMap& map, RingList list, std::initializer_list<Lane> lanes, std::uint64_t slot_bytes) {
+  ChunkCutter cutter(map.cold_chunks[static_cast<std::size_t>(list)], list, slot_bytes);
+  for (PlacedTensor& placed : map.tensors) {
+    if (!placed.packed) continue;
+    if (&placed == &map.tensors.back()) cutter.begin_output();
+    for (const Lane lane : lanes) cutter.add(placed, lane);
+  }
+  cutter.close_chunk();
+}
 
 }  // namespace
 
 void place_weights(WeightMap& map, const ResidencyPlan& plan) {
   std::uint64_t resident = 0;
+  std::uint64_t ring = 0;
   std::size_t next_matrix = 0;
   for (PlacedTensor& placed : map.tensors) {
     std::uint64_t size_bytes = placed.size_bytes;
     if (placed.packed) {
+      const auto one_strip = static_cast<std::uint64_t>(strip_bytes(placed.dtype, placed.cols));
       placed.plan = plan.matrices.at(next_matrix++);
-      size_bytes = static_cast<std::uint64_t>(placed.plan.of(Lane::resident) * strip_bytes(placed.dtype, placed.cols));
+      size_bytes = static_cast<std::uint64_t>(placed.plan.of(Lane::resident)) * one_strip;
+      placed.offset_bytes[static_cast<int>(Lane::ring)] = ring;
+      ring += static_cast<std::uint64_t>(placed.plan.of(Lane::ring)) * one_strip;
     }
     placed.offset_bytes[static_cast<int>(Lane::resident)] = resident;
     resident += aligned(size_bytes);
   }
   map.resident_bytes = resident;
 
-  ChunkCutter cutter(map, plan.ring_slot_bytes);
-  const PlacedTensor* const output = &map.tensors.back();
-  map.output_chunk = 0;
-  for (PlacedTensor& placed : map.tensors) {
-    if (!placed.packed) continue;
-    // The output matrix has chunks of its own: not every pass computes logits.
-    if (&placed == output) {
-      cutter.force_new_chunk();
-      map.output_chunk = static_cast<std::int32_t>(map.ring_chunks.size());
-    }
-    cutter.add(placed);
-  }
-  cutter.close_chunk();
-
-  std::uint64_t cold = aligned(cutter.end_offset_bytes());
+  std::uint64_t cold = aligned(ring);
   for (PlacedTensor& placed : map.tensors) {
     for (const Lane lane : {Lane::zero_copy, Lane::host}) {
       if (!placed.packed || placed.plan.of(lane) == 0) continue;
@@ -274,6 +309,9 @@ void place_weights(WeightMap& map, const ResidencyPlan& plan) {
     }
   }
   map.cold_bytes = cold;
+
+  cut_chunks(map, RingList::narrow, {Lane::ring}, plan.ring_slot_bytes);
+  if (plan.wide_passes_stream) cut_chunks(map, RingList::wide, {Lane::ring, Lane::host}, plan.ring_slot_bytes);
 }
 
 ModelWeights bind_weights(const ModelConfig& config, const WeightMap& map, DevicePtr<std::byte> resident_base,

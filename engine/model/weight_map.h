@@ -50,12 +50,18 @@ struct PlacedTensor {
   // vector), cold host memory for the others.
   MatrixPlan plan{};
   std::array<std::uint64_t, kLaneCount> offset_bytes{};
-  std::vector<RingPiece> ring_pieces{};
+  std::array<std::vector<RingPiece>, kRingListCount> ring_pieces{};  // by RingList
 };
 
-struct ColdChunk {
+struct ColdSpan {
   std::uint64_t offset_bytes = 0;  // in cold memory
   std::uint64_t size_bytes = 0;
+};
+
+// The copy ring's chunks for one kind of pass, in the order of use.
+struct ColdChunks {
+  std::vector<std::vector<ColdSpan>> chunks;
+  std::int32_t output_chunk = 0;  // the first one of the output matrix; chunks.size() if it has none
 };
 
 struct WeightMap {
@@ -64,11 +70,11 @@ struct WeightMap {
   std::uint64_t vector_bytes = 0;
   std::vector<std::string> unread;  // names of tensors that the model has no use for
   // Set by place_weights.
-  std::uint64_t resident_bytes = 0;    // of the device range
-  std::uint64_t cold_bytes = 0;        // of the cold range
-  std::vector<ColdChunk> ring_chunks;  // in the order of use
-  std::int32_t output_chunk = 0;       // the first chunk of the output matrix; ring_chunks.size() if it has none
+  std::uint64_t resident_bytes = 0;  // of the device range
+  std::uint64_t cold_bytes = 0;      // of the cold range
+  std::array<ColdChunks, kRingListCount> cold_chunks;
 
+  const ColdChunks& chunks(RingList list) const { return cold_chunks[static_cast<std::size_t>(list)]; }
   const PlacedTensor* find(const std::string& tensor_name) const;
 };
 
@@ -82,8 +88,9 @@ bool has_separate_gate(const WeightMap& map);
 // What the planner needs to know of the matrices, in the map's order.
 std::vector<MatrixSize> matrix_sizes(const WeightMap& map);
 
-// Gives every part its place, as planned. Ring parts lie back to back in the order of use, cut into chunks of at most
-// plan.ring_slot_bytes.
+// Gives every part its place, as planned. Ring parts lie back to back in the order of use. They are cut into chunks of
+// at most plan.ring_slot_bytes for narrow passes, and so are they and the host's parts together for wide ones, where
+// the plan has such passes.
 void place_weights(WeightMap& map, const ResidencyPlan& plan);
 
 // Where a placed tensor's part begins; `base` is that of the lane's range.

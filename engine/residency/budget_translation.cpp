@@ -18,7 +18,10 @@ std::uint64_t bytes_off_gpu(const PlanRequest& request, std::int32_t layer_count
 }
 
 std::uint64_t budget_for_cold_bytes(PlanRequest request, std::uint64_t cold_bytes) {
-  std::uint64_t lowest = smallest_budget(request);
+  // Without a limit on cold bytes there is none that would forbid a ring, which all but the slowest mode need.
+  PlanRequest with_ring = request;
+  if (request.mode == OffloadMode::automatic) with_ring.mode = OffloadMode::stream;
+  std::uint64_t lowest = smallest_budget(with_ring);
   PlanRequest resident = request;
   resident.mode = OffloadMode::off;
   std::uint64_t enough = smallest_budget(resident);

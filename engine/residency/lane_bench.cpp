@@ -82,14 +82,14 @@ LaneBenchResult LaneBench::measure() {
 double LaneBench::ring_seconds(std::vector<float>& output) {
   std::vector<RingChunk> chunks;
   for (std::int64_t first = 0; first < strips_; first += slot_strips_)
-    chunks.push_back({.source = cold_.base().byte_offset(first * kWorkloadStripBytes),
-                      .bytes = bytes_of(std::min(slot_strips_, strips_ - first))});
-  const auto chunk_count = static_cast<std::int32_t>(chunks.size());
-  CopyRing ring(device_, std::move(chunks), slots_.base(), bytes_of(slot_strips_), kSlots);
+    chunks.push_back({{.source = cold_.base().byte_offset(first * kWorkloadStripBytes),
+                       .bytes = bytes_of(std::min(slot_strips_, strips_ - first))}});
+  CopyRing ring(device_, {std::move(chunks)}, slots_.base(), bytes_of(slot_strips_), kSlots);
+  const std::int32_t chunk_count = ring.chunk_count(RingList::narrow);
   ring.prime();
   vectors_.clear_output(*stream_);
   const double seconds = median_graph_seconds(*stream_, [&] {
-    ring.begin_pass(*stream_, 0, chunk_count);
+    ring.begin_pass(*stream_, RingList::narrow, 0, chunk_count);
     for (std::int32_t chunk = 0; chunk < chunk_count; ++chunk) {
       const std::int64_t first = chunk * slot_strips_;
       vectors_.multiply(*stream_, ring.acquire(*stream_, chunk), std::min(slot_strips_, strips_ - first), first);

@@ -18,16 +18,30 @@ namespace genai {
 namespace {
 
 constexpr std::int64_t kMatrixCount = 8;
+constexpr std::int32_t kManyRows = 8;
 constexpr std::int64_t kCopyBytes = std::int64_t{8} << 20;  // of one copy, as in a large model's ring
 
-// Strips of each of the matrices; 0: too little memory to measure with.
-std::int64_t choose_strips(Device& device, const ProbeLimits& limits) {
-  std::uint64_t bytes = limits.most_bytes;
+// The matrices, all of one size.
+struct Workload {
+  std::int64_t strips = 0;  // of a matrix; 0: too little memory to measure with
+  std::int64_t cold_matrices = 0;
+
+  std::int64_t matrix_bytes() const { return strips * kWorkloadStripBytes; }
+  std::int64_t resident_bytes() const { return kMatrixCount * matrix_bytes(); }
+  std::int64_t cold_bytes() const { return cold_matrices * matrix_bytes(); }
+};
+
+Workload choose_workload(Device& device, const ProbeLimits& limits) {
+  std::uint64_t cold_bytes = limits.most_cold_bytes;
+  if (limits.host_available_bytes) cold_bytes = std::min(cold_bytes, *limits.host_available_bytes / 8);
+  std::uint64_t bytes = std::min(limits.most_bytes, cold_bytes);
   if (limits.budget_bytes) bytes = std::min(bytes, *limits.budget_bytes / 4);
   if (const auto free_bytes = device.memory().info().free_bytes) bytes = std::min(bytes, *free_bytes / 4);
-  if (limits.host_available_bytes) bytes = std::min(bytes, *limits.host_available_bytes / 8);
-  if (bytes < limits.least_bytes) return 0;
-  return static_cast<std::int64_t>(bytes) / kMatrixCount / kWorkloadStripBytes;
+  if (bytes < limits.least_bytes) return {};
+  Workload workload{.strips = static_cast<std::int64_t>(bytes) / kMatrixCount / kWorkloadStripBytes};
+  if (workload.strips < 2) return {};
+  workload.cold_matrices = std::max(kMatrixCount, static_cast<std::int64_t>(cold_bytes) / workload.matrix_bytes());
+  return workload;
 }
 
 // Nothing where that memory is not to be had.
@@ -48,23 +62,22 @@ struct ProductCost {
   double pass_seconds = 0.0;
 };
 
-// `multiply(offset, strips)` enqueues a product with the matrix at that offset of the weights.
+// `multiply(matrix_count, strips)` enqueues products with the first strips of the first matrices, of `matrix_count` at
+// most.
 template <class Multiply>
-ProductCost measure_products(Stream& stream, std::int64_t matrix_strips, const Multiply& multiply) {
-  const auto seconds = [&](std::int64_t matrix_count, std::int64_t strips) {
-    return median_graph_seconds(stream, [&] {
-      for (std::int64_t matrix = 0; matrix < matrix_count; ++matrix)
-        multiply(matrix * matrix_strips * kWorkloadStripBytes, strips);
-    });
+ProductCost measure_products(Stream& stream, const Workload& workload, std::int64_t matrix_count,
+                             const Multiply& multiply) {
+  const auto seconds = [&](std::int64_t matrices, std::int64_t strips) {
+    return median_graph_seconds(stream, [&] { multiply(matrices, strips); });
   };
-  const double whole = seconds(kMatrixCount, matrix_strips);
-  const double strips = seconds(kMatrixCount, 1);
+  const double whole = seconds(matrix_count, workload.strips);
+  const double strips = seconds(matrix_count, 1);
   const double one = seconds(1, 1);
-  const auto bytes = static_cast<double>(kMatrixCount * (matrix_strips - 1) * kWorkloadStripBytes);
+  const auto bytes = static_cast<double>(matrix_count * (workload.strips - 1) * kWorkloadStripBytes);
   ProductCost cost;
   // Times measured beside other programs may come out in any order: no difference is taken for less than an eighth.
   cost.bytes_per_second = bytes / std::max(whole - strips, whole / 8.0);
-  cost.matrix_seconds = std::max(strips / 8.0, strips - one) / (kMatrixCount - 1);
+  cost.matrix_seconds = std::max(strips / 8.0, strips - one) / static_cast<double>(matrix_count - 1);
   cost.pass_seconds = std::max(0.0, one - cost.matrix_seconds);
   return cost;
 }
@@ -122,29 +135,41 @@ BothRates rates_at_once(const std::function<void()>& first, const std::function<
 class HostProducts {
  public:
   HostProducts(Device& device, Device& host, ResidencyArena& arena, WorkloadVectors& vectors,
-               DevicePtr<const std::byte> weights, std::int64_t matrix_strips)
-      : vectors_(vectors), weights_(weights) {
+               DevicePtr<const std::byte> weights, const Workload& workload)
+      : device_(device), vectors_(vectors), weights_(weights), workload_(workload) {
     if (&device == &host) return;
-    count_ = arena.reserve(MemoryKind::workspace, sizeof(std::uint64_t));
-    count_.commit(0, sizeof(std::uint64_t));
-    lane_.emplace(device, host, arena, count_.base().as<std::uint64_t>(),
-                  HostLaneLimits{.max_rows = 1,
+    finished_ = arena.reserve(MemoryKind::workspace, sizeof(std::uint32_t));
+    finished_.commit(0, sizeof(std::uint32_t));
+    lane_.emplace(device, host, arena, finished_.base().as<std::uint32_t>(),
+                  HostLaneLimits{.max_rows = kManyRows,
                                  .input_width = kWorkloadWidth,
-                                 .result_width = static_cast<std::int32_t>(matrix_strips * kStripRows)});
+                                 .result_width = static_cast<std::int32_t>(workload.strips * kStripRows),
+                                 .max_products = static_cast<std::int32_t>(2 * workload.cold_matrices)});
   }
 
-  void multiply(Stream& stream, std::int64_t offset, std::int64_t strips) {
-    if (!lane_) return vectors_.multiply(stream, weights_.byte_offset(offset), strips);
-    const auto known = keys_.try_emplace({offset, strips}).first;  // a map's elements stay where they are
-    lane_->ask(stream, &known->second, vectors_.product(weights_.byte_offset(offset), strips));
-    lane_->take(stream);
+  // Enqueues products with the first strips of the first matrices.
+  void multiply(Stream& stream, std::int64_t matrix_count, std::int64_t strips, std::int32_t row_count) {
+    for (std::int64_t matrix = 0; matrix < matrix_count; ++matrix) {
+      const std::int64_t offset = matrix * workload_.matrix_bytes();
+      const MatmulArgs product = vectors_.product(weights_.byte_offset(offset), strips, 0, row_count);
+      if (!lane_) {
+        device_.kernels().matmul(stream, product);
+        continue;
+      }
+      const auto known = keys_.try_emplace({offset, strips}).first;  // a map's elements stay where they are
+      lane_->ask(stream, &known->second, product);
+      lane_->take(stream);
+    }
+    if (lane_) lane_->end_pass(stream);
   }
 
  private:
+  Device& device_;
   WorkloadVectors& vectors_;
   DevicePtr<const std::byte> weights_;
+  const Workload workload_;
   std::map<std::pair<std::int64_t, std::int64_t>, char> keys_;
-  MemoryRange count_;
+  MemoryRange finished_;
   std::optional<HostLane> lane_;
 };
 
@@ -152,59 +177,64 @@ class HostProducts {
 
 LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) {
   LaneSpeeds speeds;
-  const std::int64_t matrix_strips = choose_strips(device, limits);
-  if (matrix_strips < 2) return speeds;
-  const std::int64_t matrix_bytes = matrix_strips * kWorkloadStripBytes;
-  const std::int64_t bytes = kMatrixCount * matrix_bytes;
+  const Workload workload = choose_workload(device, limits);
+  if (workload.strips == 0) return speeds;
+  const std::int64_t bytes = workload.resident_bytes();
+  const auto multiply_on_device = [&](Stream& stream, WorkloadVectors& vectors, DevicePtr<const std::byte> weights) {
+    return measure_products(stream, workload, kMatrixCount, [&, weights](std::int64_t matrices, std::int64_t strips) {
+      for (std::int64_t matrix = 0; matrix < matrices; ++matrix)
+        vectors.multiply(stream, weights.byte_offset(matrix * workload.matrix_bytes()), strips);
+    });
+  };
 
   ResidencyArena arena(device.memory(), limits.budget_bytes);
   const std::unique_ptr<Stream> stream = device.create_stream();
   const std::optional<MemoryRange> resident = take(arena, MemoryKind::weights, bytes, Placement::device);
   if (!resident) return speeds;
-  WorkloadVectors vectors(device, arena, matrix_strips);
+  WorkloadVectors vectors(device, arena, workload.strips, kManyRows);
   fill_with_noise(device, *stream, resident->base(), static_cast<std::size_t>(bytes));
-  wake(*stream, [&] { vectors.multiply(*stream, resident->base(), matrix_strips); });
-  const ProductCost near = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
-    vectors.multiply(*stream, resident->base().byte_offset(offset), strips);
-  });
+  wake(*stream, [&] { vectors.multiply(*stream, resident->base(), workload.strips); });
+  const ProductCost near = multiply_on_device(*stream, vectors, resident->base());
   speeds.resident = near.bytes_per_second;
   speeds.matrix_seconds = near.matrix_seconds;
   speeds.pass_seconds = near.pass_seconds;
 
-  const std::optional<MemoryRange> cold = take(arena, MemoryKind::cold, bytes, Placement::host);
+  const std::optional<MemoryRange> cold = take(arena, MemoryKind::cold, workload.cold_bytes(), Placement::host);
   if (!cold) return speeds;
-  fill_with_noise(device, *stream, cold->base(), static_cast<std::size_t>(bytes));
-  wake(*stream, [&] { vectors.multiply(*stream, resident->base(), matrix_strips); });
-  speeds.zero_copy = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
-                       vectors.multiply(*stream, cold->base().byte_offset(offset), strips);
-                     }).bytes_per_second;
+  fill_with_noise(device, *stream, cold->base(), static_cast<std::size_t>(workload.cold_bytes()));
+  wake(*stream, [&] { vectors.multiply(*stream, resident->base(), workload.strips); });
+  speeds.zero_copy = multiply_on_device(*stream, vectors, cold->base()).bytes_per_second;
   const double copy_seconds = median_seconds([&] {
     copy_pieces(*stream, resident->base(), cold->base(), bytes);
     stream->synchronize();
   });
   if (copy_seconds > 0.0) speeds.ring = static_cast<double>(bytes) / copy_seconds;
 
-  if (host == nullptr || !host_address(device, cold->base(), static_cast<std::size_t>(bytes))) return speeds;
-  HostProducts products(device, *host, arena, vectors, cold->base(), matrix_strips);
-  const ProductCost far = measure_products(*stream, matrix_strips, [&](std::int64_t offset, std::int64_t strips) {
-    products.multiply(*stream, offset, strips);
-  });
+  if (host == nullptr || !host_address(device, cold->base(), static_cast<std::size_t>(workload.cold_bytes())))
+    return speeds;
+  HostProducts products(device, *host, arena, vectors, cold->base(), workload);
+  const auto multiply_on_host = [&](std::int32_t row_count) {
+    return measure_products(*stream, workload, workload.cold_matrices, [&](std::int64_t matrices, std::int64_t strips) {
+      products.multiply(*stream, matrices, strips, row_count);
+    });
+  };
+  const ProductCost far = multiply_on_host(1);
   speeds.host = far.bytes_per_second;
   speeds.exchange_seconds = far.matrix_seconds;
+  speeds.host_8_rows = multiply_on_host(kManyRows).bytes_per_second;
 
   const std::unique_ptr<Stream> copies = device.create_stream();
-  const BothRates rounds = rates_at_once(  // all matrices in a round, so that waiting for it weighs little
+  const BothRates rounds = rates_at_once(  // many matrices in a round, so that waiting for it weighs little
       [&] {
         copy_pieces(*copies, resident->base(), cold->base(), bytes);
         copies->synchronize();
       },
       [&] {
-        for (std::int64_t matrix = 0; matrix < kMatrixCount; ++matrix)
-          products.multiply(*stream, matrix * matrix_bytes, matrix_strips);
+        products.multiply(*stream, workload.cold_matrices, workload.strips, 1);
         stream->synchronize();
       });
   speeds.ring_beside_host = rounds.first * static_cast<double>(bytes);
-  speeds.host_beside_ring = rounds.second * static_cast<double>(bytes);
+  speeds.host_beside_ring = rounds.second * static_cast<double>(workload.cold_bytes());
   return speeds;
 }
 

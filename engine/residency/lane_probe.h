@@ -2,17 +2,18 @@
 // through the seam only. Takes memory of its own arena and has given all of it back when it returns.
 //
 // NOTE [Lane speeds]: what each number is and how it is got. The weights are eight matrices of noise in device memory
-// and eight in host memory, together far larger than caches. Times are medians, of the host's clock, once the device
-// has been at work long enough for its clocks to rise.
+// and as large ones in host memory, as many as are far larger than caches; 256 MB were not, and host cores seemed twice
+// as fast. Times are medians, of the host's clock, once the device has been at work long enough for its clocks to rise.
 //   resident          a captured graph of eight products (M = 1) with whole matrices, less one with a strip of each:
 //                     the bytes over the difference, so that what a call costs by itself does not count as reading
-//   zero_copy         the same over host memory
+//   zero_copy         the same over eight in host memory
 //   ring              copies of eight matrices from host to device memory in pieces as large as a ring's slots
-//   host              as zero_copy, by host cores: the device's own where it is the host, else through a HostLane
-//   ring_beside_host, host_beside_ring   both at once, each on a thread of its own, for a tenth of a second
-//   matrix_seconds    the graph of eight strips less that of one, over seven: what one more product costs by itself
-//   pass_seconds      the graph of one strip, less that: launching a pass and waiting for it
-//   exchange_seconds  as matrix_seconds, of the products of host cores
+//   host              the same over all in host memory, by host cores: the device's own where it is the host, else
+//   through a HostLane host_8_rows       the same with eight rows of activations (M = 8) ring_beside_host,
+//   host_beside_ring   both at once, each on a thread of its own, for a tenth of a second matrix_seconds    the graph
+//   of eight strips less that of one, over seven: what one more product costs by itself pass_seconds      the graph of
+//   one strip, less that: launching a pass and waiting for it exchange_seconds  as matrix_seconds, of the products of
+//   host cores
 // A number that could not be measured is 0, unknown.
 #pragma once
 #include <cstdint>
@@ -26,7 +27,8 @@ namespace genai {
 struct ProbeLimits {
   std::optional<std::uint64_t> budget_bytes;            // of device memory; a quarter of it is taken at most
   std::optional<std::uint64_t> host_available_bytes;    // an eighth of it is taken at most
-  std::uint64_t most_bytes = std::uint64_t{256} << 20;  // of weights, in each of the two memories
+  std::uint64_t most_bytes = std::uint64_t{256} << 20;  // of weights in device memory
+  std::uint64_t most_cold_bytes = std::uint64_t{1} << 30;
   std::uint64_t least_bytes = std::uint64_t{64} << 20;  // with less, caches would be measured: all stays unknown
 };
 

@@ -12,12 +12,12 @@ constexpr std::size_t kNoiseBytes = std::size_t{1} << 20;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
-std::size_t output_bytes_of(std::int64_t strips) {
-  return aligned(static_cast<std::size_t>(strips) * kStripRows * sizeof(float));
+std::size_t output_bytes_of(std::int64_t strips, std::int32_t rows) {
+  return aligned(static_cast<std::size_t>(strips * rows) * kStripRows * sizeof(float));
 }
 
-std::size_t scratch_bytes_of(const Kernels& kernels) {
-  return kernels.scratch_bytes({.row_count = 1,
+std::size_t scratch_bytes_of(const Kernels& kernels, std::int32_t rows) {
+  return kernels.scratch_bytes({.row_count = rows,
                                 .input_width = kWorkloadWidth,
                                 .head_count = 1,
                                 .head_dim = kBlockWidth,
@@ -37,27 +37,29 @@ std::vector<std::byte> make_noise() {
 
 }  // namespace
 
-WorkloadVectors::WorkloadVectors(Device& device, ResidencyArena& arena, std::int64_t most_strips)
-    : kernels_(device.kernels()), output_bytes_(output_bytes_of(most_strips)) {
-  const std::size_t total = aligned(kInputBytes) + output_bytes_ + scratch_bytes_of(kernels_);
+WorkloadVectors::WorkloadVectors(Device& device, ResidencyArena& arena, std::int64_t most_strips,
+                                 std::int32_t most_rows)
+    : kernels_(device.kernels()), output_bytes_(output_bytes_of(most_strips, most_rows)) {
+  const std::size_t input_bytes = static_cast<std::size_t>(most_rows) * kInputBytes;
+  const std::size_t total = aligned(input_bytes) + output_bytes_ + scratch_bytes_of(kernels_, most_rows);
   range_ = arena.reserve(MemoryKind::workspace, total);
   range_.commit(0, total);
-  output_ = range_.base().byte_offset(static_cast<std::int64_t>(aligned(kInputBytes)));
+  output_ = range_.base().byte_offset(static_cast<std::int64_t>(aligned(input_bytes)));
   scratch_ = output_.byte_offset(static_cast<std::int64_t>(output_bytes_));
-  std::vector<float> values(kWorkloadWidth);
+  std::vector<float> values(input_bytes / sizeof(float));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.25f * static_cast<float>(i % 17) - 2.0f;
   const std::unique_ptr<Stream> stream = device.create_stream();
-  stream->upload(input(), values.data(), kInputBytes);
+  stream->upload(input(), values.data(), input_bytes);
   stream->synchronize();
 }
 
-MatmulArgs WorkloadVectors::product(DevicePtr<const std::byte> weights, std::int64_t strips,
-                                    std::int64_t first_strip) const {
+MatmulArgs WorkloadVectors::product(DevicePtr<const std::byte> weights, std::int64_t strips, std::int64_t first_strip,
+                                    std::int32_t row_count) const {
   const auto rows = static_cast<std::int32_t>(strips * kStripRows);
   MatmulArgs args{};
   args.input = input().as<float>();
   args.input_stride = kWorkloadWidth;
-  args.row_count = 1;
+  args.row_count = row_count;
   args.outputs[0] = {
       .matrix = {.data = weights, .dtype = kWorkloadType, .rows = rows, .cols = kWorkloadWidth},
       .bias = {},

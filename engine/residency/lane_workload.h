@@ -21,11 +21,12 @@ inline constexpr std::int64_t kWorkloadStripBytes = strip_bytes(kWorkloadType, k
 // The input, the output and the scratch memory of the product on one device.
 class WorkloadVectors {
  public:
-  // `arena`: of that device; it outlives this object.
-  WorkloadVectors(Device& device, ResidencyArena& arena, std::int64_t most_strips);
+  // `arena`: of that device; it outlives this object. `most_rows`: of activations.
+  WorkloadVectors(Device& device, ResidencyArena& arena, std::int64_t most_strips, std::int32_t most_rows = 1);
 
   // output = weights * input, of the output's rows from 8 * first_strip on.
-  MatmulArgs product(DevicePtr<const std::byte> weights, std::int64_t strip_count, std::int64_t first_strip = 0) const;
+  MatmulArgs product(DevicePtr<const std::byte> weights, std::int64_t strip_count, std::int64_t first_strip = 0,
+                     std::int32_t row_count = 1) const;
   // Enqueues it.
   void multiply(Stream& stream, DevicePtr<const std::byte> weights, std::int64_t strip_count,
                 std::int64_t first_strip = 0);

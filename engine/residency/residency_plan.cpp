@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/residency/cold_order.h"
 #include "engine/residency/lane_times.h"
 #include "engine/residency/strip_order.h"
 
@@ -19,6 +20,10 @@ constexpr std::int32_t kRingSlots = 4;
 constexpr std::uint64_t kLargestSlotBytes = std::uint64_t{8} << 20;
 // A slot is this part of all weights, within the limits above: the ring is a small fixed cost at any model size.
 constexpr std::uint64_t kSlotsInModel = 64;
+// Matrices with rows in the ring, at least, where host cores compute others.
+constexpr double kLeastPieces = 16.0;
+// How much faster reading over the link must be to be chosen: passes over prompts are far slower with it.
+constexpr double kZeroCopyGain = 1.1;
 
 std::uint64_t rounded(std::uint64_t bytes, std::uint64_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
@@ -65,7 +70,6 @@ class Planner {
   }
 
   std::uint64_t least_committed(bool with_ring) const { return committed(obligatory_, with_ring); }
-  std::uint64_t largest_strip_bytes() const { return largest_strip_bytes_; }
   std::uint64_t slot_bytes() const { return slot_bytes_; }
   bool has_forced_cold() const { return has_forced_cold_; }
   std::uint64_t ring_bytes() const { return rounded(slot_bytes_ * kRingSlots, request_.granule_bytes); }
@@ -81,12 +85,13 @@ class Planner {
   }
 
   void order_strips() {
+    const std::vector<double> from = cold_from(request_.matrices);
     for (std::size_t index = 0; index < request_.matrices.size(); ++index) {
       const MatrixSize& matrix = request_.matrices[index];
       obligatory_.push_back(matrix.may_be_cold ? 0 : matrix.strips);
       if (!matrix.may_be_cold || forced_cold_[index]) continue;
       if (matrix.read_every_pass)
-        order_.add(index, matrix.strips);
+        order_.add(index, matrix.strips, from[index]);
       else  // Reading one row of it from host memory costs next to nothing.
         order_.add_last(index, matrix.strips);
     }
@@ -101,22 +106,54 @@ class Planner {
   StripOrder order_;
 };
 
-bool uses_ring(OffloadMode mode) { return mode == OffloadMode::stream || mode == OffloadMode::split; }
-
 bool uses_host(OffloadMode mode) { return mode == OffloadMode::host || mode == OffloadMode::split; }
 
+bool needs_ring(const PlanRequest& request, OffloadMode mode) {
+  return mode == OffloadMode::stream || mode == OffloadMode::split || (uses_host(mode) && request.wide_passes_stream);
+}
+
 // Of the cold rows, how many belong into the ring.
-double ring_share(OffloadMode mode, const LaneSpeeds& speeds) {
+double ring_share(OffloadMode mode, const PlanRequest& request) {
+  const LaneSpeeds& speeds = request.speeds;
   switch (mode) {
     case OffloadMode::stream:
       return 1.0;
     case OffloadMode::split: {
-      const double both = speeds.ring_beside_host + speeds.host_beside_ring;
+      const double both = speeds.ring_beside_host + host_speed(speeds, request.step_rows, true);
       return both > 0.0 ? speeds.ring_beside_host / both : 0.5;
     }
     default:
       return 0.0;
   }
+}
+
+struct RingShares {
+  double last = 0.0;  // of the last matrix's cold rows
+  double others = 0.0;
+  double least_bytes = 0.0;  // of one matrix
+};
+
+// Rows in the ring are spread evenly over a pass, but for the last matrix: behind it slots fill for the next pass, and
+// nothing but host cores computes meanwhile, so they get those bytes more. Rows in the ring are a kernel more: it is
+// for few of the matrices then, and for many bytes of each.
+RingShares ring_shares(const PlanRequest& request, const Planner& planner,
+                       const std::vector<std::int64_t>& resident_strips, double share) {
+  double cold_bytes = 0.0, last_bytes = 0.0;
+  for (std::size_t index = 0; index < request.matrices.size(); ++index) {
+    const MatrixSize& size = request.matrices[index];
+    if (!size.read_every_pass) continue;
+    last_bytes = static_cast<double>((size.strips - resident_strips[index]) * size.strip_bytes);
+    cold_bytes += last_bytes;
+  }
+  const auto slot_bytes = static_cast<double>(planner.slot_bytes());
+  const double ring_bytes = share * cold_bytes;
+  const double for_host = std::min(share * last_bytes, kRingSlots * slot_bytes);
+  const double last_ring_bytes = std::max(share * last_bytes - for_host, ring_bytes - (cold_bytes - last_bytes));
+  RingShares shares{
+      .last = share, .others = share, .least_bytes = std::min(slot_bytes / 2.0, ring_bytes / kLeastPieces)};
+  if (last_bytes > 0.0) shares.last = last_ring_bytes / last_bytes;
+  if (cold_bytes > last_bytes) shares.others = (ring_bytes - last_ring_bytes) / (cold_bytes - last_bytes);
+  return shares;
 }
 
 // `share`: of the cold rows, how many go into the ring.
@@ -125,7 +162,8 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
   ResidencyPlan plan;
   plan.mode = mode;
   const Lane other = mode == OffloadMode::zero_copy ? Lane::zero_copy : Lane::host;
-  double owed = 0.0;  // ring bytes that rounding to strips has kept back so far
+  double owed = 0.0;  // ring bytes that have been kept back so far
+  const RingShares shares = ring_shares(request, planner, resident_strips, share);
   for (std::size_t index = 0; index < request.matrices.size(); ++index) {
     const MatrixSize& size = request.matrices[index];
     MatrixPlan matrix;
@@ -134,13 +172,18 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
     if (!size.read_every_pass) {
       matrix.strips[static_cast<int>(Lane::zero_copy)] = cold;
     } else {
-      owed += share * static_cast<double>(cold * size.strip_bytes);
+      const bool is_last = index + 1 == request.matrices.size();
+      if (is_last) owed = 0.0;
+      owed += (is_last ? shares.last : shares.others) * static_cast<double>(cold * size.strip_bytes);
       std::int64_t ring = cold;
       if (size.one_cold_lane) {
         ring = share > 0.0 ? cold : 0;
-      } else if (share < 1.0)
+      } else if (share < 1.0 && owed < shares.least_bytes && !is_last) {
+        ring = 0;
+      } else if (share < 1.0) {
         ring = std::clamp<std::int64_t>(
             std::llround(owed / static_cast<double>(std::max<std::int64_t>(size.strip_bytes, 1))), 0, cold);
+      }
       owed -= static_cast<double>(ring * size.strip_bytes);
       matrix.strips[static_cast<int>(Lane::ring)] = ring;
       matrix.strips[static_cast<int>(other)] += cold - ring;
@@ -152,7 +195,8 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
     }
     plan.matrices.push_back(matrix);
   }
-  const bool ring = plan.of(Lane::ring) > 0;
+  plan.wide_passes_stream = request.wide_passes_stream && plan.of(Lane::host) > 0;
+  const bool ring = plan.of(Lane::ring) > 0 || plan.wide_passes_stream;
   plan.ring_slots = ring ? kRingSlots : 0;
   plan.ring_slot_bytes = ring ? planner.slot_bytes() : 0;
   plan.committed_bytes = planner.committed(resident_strips, ring);
@@ -163,24 +207,28 @@ ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, Offloa
                       const std::vector<std::int64_t>& resident_strips) {
   const auto predicted = [&](double share) {
     ResidencyPlan plan = plan_with(request, planner, mode, resident_strips, share);
-    LaneTimes(plan, request.speeds).predict(plan);
+    predict_pass(request, plan);
     return plan;
   };
-  ResidencyPlan plan = predicted(ring_share(mode, request.speeds));
-  const LaneTimes times(plan, request.speeds);
-  const double spare_seconds = times.device_seconds() - times.host_seconds();
-  if (mode != OffloadMode::split || !times.is_known() || spare_seconds <= 0.0 ||
-      times.ring_seconds() > times.device_seconds())
-    return plan;
-  // The device's own part takes longest, so the host has time for more of the cold rows, and the link for fewer. Rows
-  // are shared out in whole strips: one less, so that the host does not become the longest.
-  const auto ring_bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::ring)]);
-  const auto host_bytes = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::host)]);
-  const double more_bytes = std::min(
-      ring_bytes, spare_seconds * request.speeds.host_beside_ring - static_cast<double>(planner.largest_strip_bytes()));
-  if (more_bytes <= 0.0) return plan;
-  ResidencyPlan eased = predicted((ring_bytes - more_bytes) / (ring_bytes + host_bytes));
-  return eased.pass_seconds <= plan.pass_seconds ? eased : plan;
+  double share = ring_share(mode, request);
+  ResidencyPlan best = predicted(share);
+  if (mode != OffloadMode::split || best.pass_seconds == 0.0) return best;
+  // The ratio of speeds is best where nothing but them counts. Where kernels and exchanges do, more on one side is.
+  const auto try_share = [&](double other) {
+    if (other < 0.0 || other > 1.0) return;
+    ResidencyPlan plan = predicted(other);
+    if (plan.pass_seconds == 0.0 || plan.pass_seconds >= best.pass_seconds) return;
+    best = std::move(plan);
+    share = other;
+  };
+  constexpr int kFirstSteps = 16;
+  for (int step = 0; step <= kFirstSteps; ++step) try_share(static_cast<double>(step) / kFirstSteps);
+  for (double step = 0.5 / kFirstSteps; step > 1e-4; step /= 2.0) {
+    const double middle = share;
+    try_share(middle - step);
+    try_share(middle + step);
+  }
+  return best;
 }
 
 std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMode mode) {
@@ -188,7 +236,7 @@ std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMo
   for (const MatrixSize& matrix : request.matrices) weights += static_cast<std::uint64_t>(matrix.total_bytes());
   return fmt::format("{} weights in matrices, {} in vectors, {} kv cache, {} workspace{}", weights,
                      request.fixed.vectors, request.fixed.kv, request.fixed.workspace,
-                     uses_ring(mode) ? fmt::format(", {} ring", planner.ring_bytes()) : std::string());
+                     needs_ring(request, mode) ? fmt::format(", {} ring", planner.ring_bytes()) : std::string());
 }
 
 [[noreturn]] void refuse(const PlanRequest& request, const Planner& planner, OffloadMode mode, std::uint64_t needed) {
@@ -201,7 +249,8 @@ std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMo
 }
 
 std::optional<ResidencyPlan> plan_cold(const PlanRequest& request, const Planner& planner, OffloadMode mode) {
-  const auto strips = planner.longest_fitting(request.budget_bytes.value_or(~std::uint64_t{0}), uses_ring(mode));
+  const auto strips =
+      planner.longest_fitting(request.budget_bytes.value_or(~std::uint64_t{0}), needs_ring(request, mode));
   if (!strips) return std::nullopt;
   return plan_of(request, planner, mode, *strips);
 }
@@ -217,8 +266,11 @@ ResidencyPlan best_cold(const PlanRequest& request, const Planner& planner) {
     if (!plan) continue;
     // A mode of unknown speed is taken only where nothing better is known: the first, copies ahead of use, is the safe
     // one.
+    const auto weight = [](const ResidencyPlan& any) {
+      return any.pass_seconds * (any.mode == OffloadMode::zero_copy ? kZeroCopyGain : 1.0);
+    };
     const bool is_better =
-        best && plan->pass_seconds > 0.0 && (best->pass_seconds == 0.0 || plan->pass_seconds < best->pass_seconds);
+        best && plan->pass_seconds > 0.0 && (best->pass_seconds == 0.0 || weight(*plan) < weight(*best));
     if (!best || is_better) best = std::move(plan);
   }
   if (!best) refuse(request, planner, OffloadMode::zero_copy, planner.least_committed(false));
@@ -260,7 +312,7 @@ ResidencyPlan make_residency_plan(const PlanRequest& request) {
   if (fits && !planner.has_forced_cold()) return plan_of(request, planner, OffloadMode::off, everything);
   if (request.mode == OffloadMode::automatic) return best_cold(request, planner);
   std::optional<ResidencyPlan> plan = plan_cold(request, planner, request.mode);
-  if (!plan) refuse(request, planner, request.mode, planner.least_committed(uses_ring(request.mode)));
+  if (!plan) refuse(request, planner, request.mode, planner.least_committed(needs_ring(request, request.mode)));
   return *plan;
 }
 
@@ -273,7 +325,7 @@ std::uint64_t smallest_budget(const PlanRequest& request) {
     case OffloadMode::automatic:
       return planner.least_committed(false);
     default:
-      return std::min(whole, planner.least_committed(uses_ring(request.mode)));
+      return std::min(whole, planner.least_committed(needs_ring(request, request.mode)));
   }
 }
 

@@ -2,8 +2,10 @@
 // device, no clock, no file. What it forecasts in bytes is what a step then counts, exactly.
 //
 // Matrices are split at strips of 8 rows. The strips of all matrices are ordered once, so that every prefix of the
-// order holds about the same share of every matrix; the resident strips are the longest prefix that fits. So in one
-// mode more budget never takes a strip out of device memory, and less than one strip of the budget stays unused.
+// order holds about the same share of every large matrix, and more of small ones; the resident strips are the longest
+// prefix that fits. So in one mode more budget never takes a strip out of device memory, and less than one strip of the
+// budget stays unused. Small matrices come in early since a call costs the same whatever it reads: while little is
+// cold, all of that is in few large matrices.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -35,6 +37,7 @@ struct LaneSpeeds {
   double host = 0.0;
   double ring_beside_host = 0.0;  // while both run: host memory is shared
   double host_beside_ring = 0.0;
+  double host_8_rows = 0.0;       // with eight rows of activations; unknown: as with one
   double exchange_seconds = 0.0;  // of one matrix with host rows: vector out, results back
   double matrix_seconds = 0.0;    // of each matrix in a pass, beyond reading it
   double pass_seconds = 0.0;      // of a pass, beyond its matrices
@@ -49,6 +52,7 @@ struct MatrixSize {
   bool read_every_pass = true;  // false: a table of which a pass reads single rows (an embedding of its own)
   bool may_be_cold = true;
   bool one_cold_lane = false;  // cold rows must lie together: rows are also looked up one by one
+  bool same_call = false;      // computed in one call with the matrix before it, for they read the same input
   std::int64_t total_bytes() const { return strips * strip_bytes; }
 };
 
@@ -66,6 +70,13 @@ struct PlanRequest {
   std::optional<std::uint64_t> budget_bytes;  // nothing: no limit
   OffloadMode mode = OffloadMode::automatic;
   bool has_host_lane = true;  // host cores can compute rows for this device
+  // Passes of more rows than host cores take bring the host's rows in through the ring: no mode with such rows is
+  // without one.
+  bool wide_passes_stream = false;
+  std::int32_t step_rows = 1;  // rows of the passes that are to be fast
+  // Kernels of a pass that read no matrix. Each costs about what a call on a matrix costs beside reading.
+  std::int32_t small_kernels = 0;
+  std::uint64_t host_ahead_bytes = 0;  // what caches of host cores take of rows before they are asked for
   LaneSpeeds speeds;
   // Names of matrices that must be cold whatever the budget.
   std::vector<std::string> forced_cold;
@@ -85,6 +96,7 @@ struct ResidencyPlan {
   std::uint64_t pass_bytes[kLaneCount] = {};  // that a pass reads through it
   std::uint64_t ring_slot_bytes = 0;          // of one slot
   std::int32_t ring_slots = 0;
+  bool wide_passes_stream = false;    // as requested, and there are rows of Lane::host
   std::uint64_t committed_bytes = 0;  // most device bytes that will ever be committed
   double pass_seconds = 0.0;          // predicted; 0 where the speed of a lane in use is unknown
   std::string bottleneck;             // the lane that takes the longest; empty where nothing is predicted
