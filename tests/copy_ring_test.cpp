@@ -31,10 +31,11 @@ bool passes_read_their_chunks(std::uint64_t seed, std::int32_t slots, std::int32
   const auto stream = device.create_stream();
   const Bytes data = pattern(kChunkBytes * static_cast<std::size_t>(chunks), 7);
   write(*stream, cold.at(), data);
-  std::vector<RingChunk> list;
+  CopyRing::Lists lists;
   for (std::int32_t chunk = 0; chunk < chunks; ++chunk)
-    list.push_back({.source = cold.at(static_cast<std::size_t>(chunk) * kChunkBytes), .bytes = kChunkBytes});
-  CopyRing ring(device, std::move(list), warm.at(), kChunkBytes, slots);
+    lists[static_cast<std::size_t>(RingList::narrow)].push_back(
+        {{.source = cold.at(static_cast<std::size_t>(chunk) * kChunkBytes), .bytes = kChunkBytes}});
+  CopyRing ring(device, std::move(lists), warm.at(), kChunkBytes, slots);
   if (!waits) ring.omit_reader_waits_for_test();
   ring.prime();
   const auto result = [&](std::int32_t chunk) {
@@ -44,7 +45,7 @@ bool passes_read_their_chunks(std::uint64_t seed, std::int32_t slots, std::int32
   for (const Pass pass : {Pass{0, chunks}, Pass{0, chunks}, Pass{0, chunks / 2}, Pass{chunks / 2, chunks},
                           Pass{0, chunks}, Pass{0, 0}, Pass{0, chunks}}) {
     stream->fill_zero(result(0), data.size());
-    ring.begin_pass(*stream, pass.first, pass.end);
+    ring.begin_pass(*stream, RingList::narrow, pass.first, pass.end);
     for (std::int32_t chunk = pass.first; chunk < pass.end; ++chunk) {
       stream->copy(result(chunk), ring.acquire(*stream, chunk), kChunkBytes);
       ring.release(*stream, chunk);

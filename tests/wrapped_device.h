@@ -51,6 +51,9 @@ class WrappedKernels : public Kernels {
   void advance_step(Stream& stream, const AdvanceArgs& args) override { inner_.advance_step(unwrapped(stream), args); }
   void ask_host(Stream& stream, const AskHostArgs& args) override { inner_.ask_host(unwrapped(stream), args); }
   void take_answer(Stream& stream, const TakeAnswerArgs& args) override { inner_.take_answer(unwrapped(stream), args); }
+  void finish_requests(Stream& stream, const FinishRequestsArgs& args) override {
+    inner_.finish_requests(unwrapped(stream), args);
+  }
 
  private:
   static Stream& unwrapped(Stream& stream) { return static_cast<WrappedStream&>(stream).inner(); }

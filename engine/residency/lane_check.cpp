@@ -75,14 +75,14 @@ class LaneCheck {
     const std::size_t scratch_bytes = device.kernels().scratch_bytes(
         {.row_count = 1, .input_width = kWidth, .head_count = 1, .head_dim = 8, .max_positions = 1});
     const std::int64_t output_offset = aligned(sizeof(Row));
-    const std::int64_t count_offset = output_offset + aligned(sizeof(Results));
-    const std::int64_t weights_offset = count_offset + aligned(sizeof(std::uint64_t));
+    const std::int64_t finished_offset = output_offset + aligned(sizeof(Results));
+    const std::int64_t weights_offset = finished_offset + aligned(sizeof(std::uint32_t));
     const std::int64_t scratch_offset = weights_offset + aligned(kPatternBytes);
     const std::size_t bytes = static_cast<std::size_t>(scratch_offset) + scratch_bytes;
     local_ = arena.reserve(MemoryKind::workspace, bytes);
     local_.commit(0, bytes);
     output_ = local_.base().byte_offset(output_offset);
-    count_ = local_.base().byte_offset(count_offset);
+    finished_ = local_.base().byte_offset(finished_offset);
     weights_ = local_.base().byte_offset(weights_offset);
     scratch_ = local_.base().byte_offset(scratch_offset);
     stream_->upload(local_.base(), input_.data(), sizeof(Row));
@@ -114,11 +114,12 @@ class LaneCheck {
   void check_host(Device* host) {
     if (host == nullptr) return compare(Lane::host, product(cold_.base()));
     clear_output();
-    HostLane lane(device_, *host, arena_, count_.as<std::uint64_t>(),
+    HostLane lane(device_, *host, arena_, finished_.as<std::uint32_t>(),
                   {.max_rows = 1, .input_width = kWidth, .result_width = kStripRows});
     const MatmulArgs args = product_args(cold_.base());
     lane.ask(*stream_, &args, args);
     lane.take(*stream_);
+    lane.end_pass(*stream_);
     const Results results = read_output();
     lane.rethrow_failure();
     compare(Lane::host, results);
@@ -172,20 +173,22 @@ class LaneCheck {
   std::unique_ptr<Stream> stream_;
   MemoryRange local_;
   MemoryRange cold_;
-  DevicePtr<std::byte> output_, count_, weights_, scratch_;
+  DevicePtr<std::byte> output_, finished_, weights_, scratch_;
 };
 
 }  // namespace
 
-void check_lanes(const ResidencyPlan& plan, Device& device, Device* host, ResidencyArena& arena, Placement cold) {
+void check_lanes(const ResidencyPlan& plan, Device& device, Device* host_device, ResidencyArena& arena,
+                 Placement cold) {
   LaneCheck check(device, arena);
   check.check_resident();
   if (plan.cold_bytes() == 0) return;
   check.write_cold(cold);
-  if (plan.of(Lane::ring) > 0) check.check_ring();
-  // Passes of many rows read the host's rows over the link too.
-  if (plan.of(Lane::zero_copy) > 0 || plan.of(Lane::host) > 0) check.check_zero_copy();
-  if (plan.of(Lane::host) > 0) check.check_host(host);
+  // Passes of many rows bring the host's rows in through the ring, or read them over the link.
+  const bool host = plan.of(Lane::host) > 0;
+  if (plan.of(Lane::ring) > 0 || plan.wide_passes_stream) check.check_ring();
+  if (plan.of(Lane::zero_copy) > 0 || (host && !plan.wide_passes_stream)) check.check_zero_copy();
+  if (host) check.check_host(host_device);
 }
 
 }  // namespace genai
