@@ -225,13 +225,24 @@ std::vector<FlagSpec> make_table() {
        machine,
        "where the weights go that the budget has no room for: auto (default), off (nowhere: exit 5), stream (copied "
        "ahead), zerocopy (read over the link), host (host cores), split (stream and host at once); same bytes"},
+      {Flag::allocator,
+       value,
+       {"--allocator"},
+       "NAME",
+       kRun | kPerplexity | kVerify,
+       machine,
+       "arena (default), or plain, to compare with: each part of memory is one ordinary allocation, all of it at once "
+       "and "
+       "within no budget; same bytes"},
       {Flag::cold,
        repeated,
        {"--cold"},
        "NAME",
        kPlace,
        machine,
-       "keep matrices whose name contains this out of device memory, whatever the budget; may be given several times"},
+       "keep the matrix of this name, or all whose names contain this, out of device memory, whatever the budget; may "
+       "be "
+       "given several times"},
       {Flag::lane_speeds,
        value,
        {"--lane-speeds"},

@@ -45,6 +45,7 @@ enum class Flag : std::uint8_t {
   gpu_layers,
   cpu_offload_gb,
   weight_offload,
+  allocator,
   cold,
   lane_speeds,
   lanes,

@@ -198,6 +198,14 @@ PlacementOptions placement(const RawCommandLine& line, const Environment& enviro
                                       OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split};
     options.offload = kModes[parse_choice(*value, {"auto", "off", "stream", "zerocopy", "host", "split"})];
   }
+  if (const RawValue* value = line.find(Flag::allocator))
+    options.allocator = parse_choice(*value, {"arena", "plain"}) == 0 ? Allocator::arena : Allocator::plain;
+  const bool has_budget =
+      options.budget.kind != MemoryLimit::Kind::none || options.gpu_layers || options.cpu_offload_bytes;
+  if (options.allocator == Allocator::plain && has_budget)
+    throw UsageError("--allocator plain takes memory within no budget, and one is given",
+                     "leave out --gpu-budget, --gpu-layers and --cpu-offload-gb, also in the environment, or take the "
+                     "arena");
   if (const auto found = line.values.find(Flag::cold); found != line.values.end())
     for (const RawValue& value : found->second) options.cold.push_back(value.text);
   if (!options.cold.empty() && options.offload == OffloadMode::off)
@@ -301,10 +309,15 @@ ReplayOverrides::ReplayOverrides(const RawCommandLine& line, const Environment& 
 PlacementOptions ReplayOverrides::applied_to(PlacementOptions options) const {
   const auto is_given = [this](Flag flag) { return line_.find(flag) != nullptr; };
   // Another budget, other names and another device put aside what the report says of them.
-  if (is_given(Flag::gpu_budget) || is_given(Flag::gpu_layers) || is_given(Flag::cpu_offload_gb)) options.budget = {};
+  if (is_given(Flag::gpu_budget) || is_given(Flag::gpu_layers) || is_given(Flag::cpu_offload_gb)) {
+    options.budget = {};
+    options.allocator = Allocator::arena;
+  }
   const RawValue* offload = line_.find(Flag::weight_offload);
   if (is_given(Flag::cold) || (offload != nullptr && offload->text == "off")) options.cold.clear();
   if (is_given(Flag::device)) options.device = {};
+  const RawValue* allocator = line_.find(Flag::allocator);
+  if (allocator != nullptr && allocator->text == "plain") options.budget = {};
   return placement(line_, environment_, std::move(options));
 }
 

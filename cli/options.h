@@ -13,6 +13,7 @@
 #include "cli/row_settings.h"
 #include "engine/device/kernels.h"
 #include "engine/open_device.h"
+#include "engine/residency/residency_arena.h"
 #include "engine/residency/residency_plan.h"
 
 namespace genai::cli {
@@ -36,7 +37,8 @@ struct PlacementOptions {
   std::optional<std::int32_t> gpu_layers;
   std::optional<std::uint64_t> cpu_offload_bytes;
   OffloadMode offload = OffloadMode::automatic;
-  std::vector<std::string> cold;  // parts of names of matrices that must not be resident
+  Allocator allocator = Allocator::arena;  // plain: none of the three above is given
+  std::vector<std::string> cold;           // parts of names of matrices that must not be resident
   LaneSpeedSource lane_speeds;
   CacheType cache_type = CacheType::f16;
   static constexpr std::int32_t kMostParallel = 16;

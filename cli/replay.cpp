@@ -70,6 +70,7 @@ PlacementOptions read_placement(const Json& report, const Json& replay) {
   if (report.contains("budget_bytes"))
     placement.budget = {.kind = MemoryLimit::Kind::bytes, .bytes = report.at("budget_bytes").get<std::uint64_t>()};
   placement.offload = read_mode(replay.at("weight_offload"));
+  if (replay.value("allocator", "arena") == "plain") placement.allocator = Allocator::plain;
   placement.cold = replay.at("cold").get<std::vector<std::string>>();
   placement.lane_speeds = {.kind = LaneSpeedSource::Kind::none};  // not measured again: the plan is to be the same
   if (replay.contains("lane_speeds"))
@@ -125,6 +126,7 @@ Replay make_replay(const RunOptions& options, const Session& session, const std:
 Json replay_json(const Replay& replay) {
   Json json = {{"device", device_name(replay.placement.device)},
                {"weight_offload", offload_mode_name(replay.placement.offload)},
+               {"allocator", allocator_name(replay.placement.allocator)},
                {"cold", replay.placement.cold},
                {"cache_type", replay.placement.cache_type == CacheType::f32 ? "f32" : "f16"},
                {"graph", replay.graph},

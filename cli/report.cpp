@@ -142,12 +142,14 @@ std::string report_json(const Report& report, ReportDetail detail) {
                    {"hash", hash_text(report.model_hash)}};
   json["mode"] = report.mode;
   if (!report.fallback_reason.empty()) json["fallback_reason"] = report.fallback_reason;
+  json["allocator"] = report.allocator;
   put(json, "budget_bytes", report.budget_bytes);
-  json["committed_peak_bytes"] = report.committed_peak_bytes;
+  put(json, "committed_peak_bytes", report.committed_peak_bytes);
   for (const Report::CommittedBytes& part : report.committed_bytes) json["committed_bytes"][part.kind] = part.bytes;
   json["resident_bytes"] = report.resident_bytes;
   json["cold_bytes"] = report.cold_bytes;
-  json["pinned_bytes"] = report.pinned_bytes;
+  put(json, "pinned_bytes", report.pinned_bytes);
+  put(json, "pageable_bytes", report.pageable_bytes);
   json["step_weight_bytes"] = report.step_weight_bytes;
   if (report.traffic) put_traffic(json, *report.traffic);
   put(json, "captures", report.captures);
@@ -194,7 +196,7 @@ std::string report_summary(const Report& report) {
     line += fmt::format(" | first token {:.0f} ms", *report.time_to_first_token_seconds * 1000.0);
   line += fmt::format(" | load {:.2f} s", report.load_seconds);
   if (const auto speed = load_rate(report)) line += fmt::format(" at {:.2f} GB/s", *speed);
-  line += fmt::format(" | {}", byte_size_text(report.committed_peak_bytes));
+  if (report.committed_peak_bytes) line += fmt::format(" | {}", byte_size_text(*report.committed_peak_bytes));
   line += fmt::format(" | {}", report.device_name);
   // On a GPU the threads only load and sample.
   if (!report.sm_count && !report.threads_reason.empty()) line += fmt::format(", {}", report.threads_reason);

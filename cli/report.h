@@ -25,8 +25,10 @@ struct Report {
   std::uint64_t model_hash = 0;
 
   std::string mode = "resident";  // where the weights are read from, as it came out
+  std::string allocator = "arena";
   std::optional<std::uint64_t> budget_bytes;
-  std::uint64_t committed_peak_bytes = 0;
+  // Of the arena; empty where memory is not its.
+  std::optional<std::uint64_t> committed_peak_bytes;
   struct CommittedBytes {
     std::string kind;
     std::uint64_t bytes = 0;
@@ -34,7 +36,8 @@ struct Report {
   std::vector<CommittedBytes> committed_bytes;  // at the end of the run, of the device and of cold weights
   std::uint64_t resident_bytes = 0;
   std::uint64_t cold_bytes = 0;
-  std::uint64_t pinned_bytes = 0;                // page-locked host memory
+  std::optional<std::uint64_t> pinned_bytes;     // of the arena, in page-locked host memory
+  std::optional<std::uint64_t> pageable_bytes;   // likewise, in other host memory, where that was refused
   std::uint64_t step_weight_bytes = 0;           // weights that one step reads
   std::optional<double> predicted_pass_seconds;  // of the plan
   std::string bottleneck;                        // of the plan; empty: not predicted

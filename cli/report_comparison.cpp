@@ -11,8 +11,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // What forecasts hang on besides the model and the request.
-constexpr const char* kCircumstances[] = {"mode", "budget_bytes", "ubatch_tokens", "batch",
-                                          "cold", "lane_speeds",  "graph"};
+constexpr const char* kCircumstances[] = {"mode",  "allocator", "budget_bytes", "pageable_bytes", "ubatch_tokens",
+                                          "batch", "cold",      "lane_speeds",  "graph"};
 // Of the plan alone, and of the plan and the steps.
 constexpr const char* kPlacementCounters[] = {"resident_bytes", "cold_bytes", "pinned_bytes", "step_weight_bytes",
                                               "floor_bytes_per_step"};

@@ -61,15 +61,16 @@ std::optional<Report::Traffic> traffic_of(const DecodeCounters& counters, const 
       .floor_bytes_per_step = of(plan.pass_bytes, Lane::ring) + of(plan.pass_bytes, Lane::zero_copy)};
 }
 
-// `graph_count`: graphs that there are. More captures mean that one was captured again.
-void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report) {
-  report.captures = counters.captures;
-  report.replays = counters.replays;
-  if (!graph || counters.decode_steps == 0) return;
-  report.fallbacks = counters.eager_steps;
-  report.invalidations = counters.captures - std::min(counters.captures, graph_count);
-  report.segments = counters.replays / counters.decode_steps;
-  if (counters.eager_steps == 0) report.eager_nodes = 0;
+void put_ledger(const ResidencyArena& arena, Report& report) {
+  report.committed_peak_bytes = arena.committed_peak_bytes();
+  report.pinned_bytes = arena.committed_host_bytes();
+  report.pageable_bytes = arena.committed_pageable_bytes();
+  for (std::size_t i = 0; i < kMemoryKindCount; ++i) {
+    const MemoryKind kind = static_cast<MemoryKind>(i);
+    if (kind == MemoryKind::staging) continue;  // given back when the weights were there
+    const std::string name = kind == MemoryKind::cold ? "cold" : std::string(memory_kind_name(kind));
+    report.committed_bytes.push_back({name, arena.committed_bytes(kind)});
+  }
 }
 
 void put_device_speed(const OpenedDevice& opened, const DeviceTime& time, Model& model, Report& report) {
@@ -85,6 +86,16 @@ void put_device_speed(const OpenedDevice& opened, const DeviceTime& time, Model&
 
 }  // namespace
 
+void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report) {
+  report.captures = counters.captures;
+  report.replays = counters.replays;
+  if (!graph || counters.decode_steps == 0) return;
+  report.fallbacks = counters.eager_steps;
+  report.invalidations = counters.captures - std::min(counters.captures, graph_count);
+  report.segments = counters.replays / counters.decode_steps;
+  if (counters.eager_steps == 0) report.eager_nodes = 0;
+}
+
 RunReport::RunReport(Session& session)
     : session_(session), cache_address_(session.model().cache().view(0).base.address()) {}
 
@@ -98,6 +109,8 @@ Report RunReport::collect(const std::vector<TextRequest>& requests, const std::v
   report.sm_count = opened.sm_count;
   report.device_driver = opened.driver;
   report.fallback_reason = opened.fallback_reason;
+  if (const std::string& refusal = model.pinning_refusal(); !refusal.empty())
+    report.fallback_reason += (report.fallback_reason.empty() ? "" : "; ") + refusal;
   report.cpu_name = cpu_name();
   report.threads = opened.threads;
   report.threads_reason = opened.threads_reason;
@@ -108,20 +121,14 @@ Report RunReport::collect(const std::vector<TextRequest>& requests, const std::v
   report.model_hash = session_.facts().hash;
 
   report.budget_bytes = session_.budget_bytes();
-  report.committed_peak_bytes = model.arena().committed_peak_bytes();
-  for (std::size_t i = 0; i < kMemoryKindCount; ++i) {
-    const MemoryKind kind = static_cast<MemoryKind>(i);
-    if (kind == MemoryKind::staging) continue;  // given back when the weights were there
-    const std::string name = kind == MemoryKind::cold ? "cold" : std::string(memory_kind_name(kind));
-    report.committed_bytes.push_back({name, model.arena().committed_bytes(kind)});
-  }
+  report.allocator = allocator_name(model.arena().allocator());
+  if (model.arena().allocator() == Allocator::arena) put_ledger(model.arena(), report);
   const ResidencyPlan& plan = model.plan();
   if (plan.mode != OffloadMode::off) report.mode = offload_mode_name(plan.mode);
   report.cold_bytes = plan.cold_bytes();
   if (plan.pass_seconds > 0.0) report.predicted_pass_seconds = plan.pass_seconds;
   report.bottleneck = plan.bottleneck;
   report.resident_bytes = model.weight_bytes() - plan.cold_bytes();
-  report.pinned_bytes = model.arena().committed_host_bytes();
   report.traffic = traffic_of(counters, plan);
   report.step_weight_bytes = step_weight_bytes(model.weight_map());
   put_graph_counters(counters, session_.graph(), session_.loop().captured_widths(), report);

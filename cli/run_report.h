@@ -24,4 +24,8 @@ class RunReport {
   std::uint64_t cache_address_;
 };
 
+// `graph`: steps were to be graphs. `graph_count`: those that there are; more captures mean that one was captured
+// again.
+void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report);
+
 }  // namespace genai::cli

@@ -129,8 +129,8 @@ void Session::require_fits(std::span<const std::int32_t> prompt) const {
                                    prompt.size(), config_.context_tokens));
 }
 
-ModelOptions Session::open_device_and_choose(SpeedUse use) {
-  opened_ = open_device(options_.placement.device);
+ModelOptions Session::open_device_and_choose() {
+  opened_ = options_.open(options_.placement.device);
   if (!opened_.fallback_reason.empty())
     warnings_.push_back(fmt::format("running on the host: {}", opened_.fallback_reason));
   Device& device = *opened_.device;
@@ -141,6 +141,7 @@ ModelOptions Session::open_device_and_choose(SpeedUse use) {
   model_options.sequence_count = sequence_count_;
   model_options.cache_type = options_.placement.cache_type;
   model_options.budget_bytes = budget_bytes_;
+  model_options.allocator = options_.placement.allocator;
   model_options.offload = options_.placement.offload;
   model_options.has_host_lane = host_lane_device(opened_) != nullptr;
   model_options.host_device = opened_.host_device.get();
@@ -151,10 +152,8 @@ ModelOptions Session::open_device_and_choose(SpeedUse use) {
 
   PlanRequest request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
   const std::optional<std::uint64_t> cold_bytes = asked_cold_bytes(request);
-  const bool is_given = options_.placement.lane_speeds.kind != LaneSpeedSource::Kind::automatic;
-  if (use == SpeedUse::always || is_given || cold_bytes.value_or(0) > 0 ||
-      make_residency_plan(request).cold_bytes() > 0)
-    request.speeds = choose_lane_speeds(options_.placement.lane_speeds, opened_, budget_bytes_, warnings_);
+  if (!cold_bytes) make_residency_plan(request);  // what does not fit is refused before anything is measured
+  request.speeds = choose_lane_speeds(options_.placement.lane_speeds, opened_, budget_bytes_, warnings_);
   model_options.lane_speeds = request.speeds;
   if (cold_bytes) choose_budget(request, *cold_bytes, model_options);
   return model_options;
@@ -174,7 +173,7 @@ void Session::choose_budget(const PlanRequest& request, std::uint64_t cold_bytes
 }
 
 ResidencyPlan Session::plan_only(PlanRequest& request) {
-  const ModelOptions model_options = open_device_and_choose(SpeedUse::always);
+  const ModelOptions model_options = open_device_and_choose();
   request = make_plan_request(map_weights(config_, *file_), config_, *opened_.device, model_options);
   return make_residency_plan(request);
 }
@@ -189,13 +188,16 @@ void Session::load() {
   ::malloc_trim(0);  // a vocabulary is prepared in several times its size, which would stay with the process
 #endif
   const auto start = std::chrono::steady_clock::now();
-  const ModelOptions model_options = open_device_and_choose(SpeedUse::where_weights_are_cold);
+  const ModelOptions model_options = open_device_and_choose();
   model_.emplace(*file_, config_, *opened_.device, model_options);
   file_.reset();
   const std::vector<std::string>& unread = model_->weight_map().unread;
   if (!unread.empty())
     warnings_.push_back(
         fmt::format("{} tensors of the file are not used by the model: {}", unread.size(), names_of(unread)));
+  if (!model_->pinning_refusal().empty())
+    warnings_.push_back(model_->pinning_refusal() +
+                        "; pageable memory is used instead: copies from it are slower, and of single calls");
   loop_.emplace(*model_, DecodeLoop::Options{.graph = options_.graph, .check = options_.check});
   load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

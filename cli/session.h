@@ -28,6 +28,7 @@ struct SessionOptions {
   PlacementOptions placement;
   bool graph = true;
   bool check = false;
+  std::function<OpenedDevice(const DeviceRequest&)> open = open_device;
   // Called while weights are placed; may throw to give up.
   std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;
 };
@@ -79,15 +80,13 @@ class Session {
   Model& model() { return *model_; }
   DecodeLoop& loop() { return *loop_; }
   const OpenedDevice& device() const { return opened_; }
-  // All 0 where they were not needed or are not known.
+  // All 0 where they are not known.
   const LaneSpeeds& lane_speeds() const { return model_->options().lane_speeds; }
   std::optional<std::uint64_t> budget_bytes() const { return budget_bytes_; }
   double load_seconds() const { return load_seconds_; }
 
  private:
-  // When the speeds of lanes are looked for, which may take a second: given ones always count.
-  enum class SpeedUse { where_weights_are_cold, always };
-  ModelOptions open_device_and_choose(SpeedUse use);
+  ModelOptions open_device_and_choose();
   // Of weights, as --gpu-layers or --cpu-offload-gb say; nothing where neither is given.
   std::optional<std::uint64_t> asked_cold_bytes(const PlanRequest& request) const;
   // A budget that leaves no more weights than that cold.

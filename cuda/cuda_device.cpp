@@ -14,10 +14,11 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const DriverApi& driver, const DeviceTraits& traits, std::string name)
+  CudaDevice(const DriverApi& driver, const DeviceTraits& traits, std::string name,
+             const PageableMemorySource& pageable)
       : ordinal_(traits.ordinal),
         name_(std::move(name)),
-        memory_(driver, traits.ordinal, captures_),
+        memory_(driver, traits.ordinal, captures_, pageable),
         kernels_(traits) {}
 
   const DeviceTraits& traits() const { return kernels_.traits(); }
@@ -71,7 +72,7 @@ int attribute(cudaDeviceAttr which, int ordinal) {
 
 }  // namespace
 
-OpenedDevice open_cuda_device(int ordinal) {
+OpenedDevice open_cuda_device(int ordinal, const PageableMemorySource& pageable) {
   int device_count = 0;
   const cudaError_t status = cudaGetDeviceCount(&device_count);
   if (status != cudaSuccess) {
@@ -108,7 +109,7 @@ OpenedDevice open_cuda_device(int ordinal) {
 
   cudaDeviceProp properties = {};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, ordinal));
-  auto device = std::make_unique<CudaDevice>(*driver.api, traits, properties.name);
+  auto device = std::make_unique<CudaDevice>(*driver.api, traits, properties.name, pageable);
   traits = device->traits();
   opened.device = std::move(device);
   return opened;

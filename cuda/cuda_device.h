@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,8 +28,12 @@ struct OpenedDevice {
   std::string hint;  // what would help against it; may be empty
 };
 
+// Where host memory that is not page-locked comes from, in granules of this size: its Placement::host.
+using PageableMemorySource = std::function<std::unique_ptr<VirtualMemory>(std::size_t granule_bytes)>;
+
 // Throws DeviceError only when a device is there and fails. Objects that the device hands out must not outlive it.
-OpenedDevice open_cuda_device(int ordinal);
+// Without a source the device has no memory of Placement::pageable.
+OpenedDevice open_cuda_device(int ordinal, const PageableMemorySource& pageable = {});
 
 // What the device reads from [begin, begin + bytes) of its memory, in 10^9 bytes a second: the median of five passes.
 // Take several times the cache (traits.l2_bytes). `stream` is one of the device's; blocks until done.

@@ -91,8 +91,10 @@ void CudaStream::copy_run(std::uint64_t destination, std::uint64_t source, std::
     std::size_t run = bytes;
     if (kind != cudaMemcpyDeviceToHost) run = std::min(run, memory_.placement_run(destination, bytes));
     if (kind != cudaMemcpyHostToDevice) run = std::min(run, memory_.placement_run(source, bytes));
-    CUDA_CHECK(cudaMemcpyAsync(reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), run,
-                               cudaMemcpyDefault, stream));
+    const std::uint64_t to = kind == cudaMemcpyDeviceToHost ? destination : memory_.transfer_address(destination);
+    const std::uint64_t from = kind == cudaMemcpyHostToDevice ? source : memory_.transfer_address(source);
+    CUDA_CHECK(cudaMemcpyAsync(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), run, cudaMemcpyDefault,
+                               stream));
     destination += run;
     source += run;
     bytes -= run;

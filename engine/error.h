@@ -50,6 +50,12 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
+// Page-locked host memory was refused. Whoever can do with pageable memory catches this and goes on with that.
+class PinnedMemoryError : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
 // The request does not fit the memory it may use. Exit code 5.
 class BudgetError : public Error {
  public:

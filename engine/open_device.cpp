@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "engine/error.h"
 #include "engine/host/host_device.h"
 #include "engine/host/host_limits.h"
+#include "engine/host/host_memory.h"
 #ifdef GENAI_WITH_CUDA
 #include "cuda/cuda_device.h"
 #endif
@@ -76,6 +78,12 @@ OpenedDevice open_host(const DeviceRequest& request) {
 }
 
 #ifdef GENAI_WITH_CUDA
+// Ordinary memory of the host, as HostMemory gives it out.
+std::unique_ptr<VirtualMemory> make_pageable_memory(std::size_t granule_bytes) {
+  static const std::atomic<int> kNoCaptures{0};  // the device itself refuses calls during a capture
+  return std::make_unique<HostMemory>(HostMemoryOptions{.granule_bytes = granule_bytes}, kNoCaptures);
+}
+
 ReadProbe read_probe(const cuda::DeviceTraits& traits) {
   return [traits](Stream& stream, DevicePtr<const std::byte> begin, std::uint64_t bytes) -> std::optional<double> {
     constexpr std::uint64_t kCaches = 4;
@@ -89,7 +97,7 @@ ReadProbe read_probe(const cuda::DeviceTraits& traits) {
 // No device, a reason and what to do, where there is none.
 OpenedDevice open_cuda(const DeviceRequest& request, std::string& hint) {
 #ifdef GENAI_WITH_CUDA
-  cuda::OpenedDevice found = cuda::open_cuda_device(request.cuda_ordinal);
+  cuda::OpenedDevice found = cuda::open_cuda_device(request.cuda_ordinal, make_pageable_memory);
   OpenedDevice opened;
   opened.backend = Backend::cuda;
   opened.device = std::move(found.device);

@@ -45,7 +45,7 @@ def generate(args, path, prompt, flags):
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
         command = [args.genai, "run", "-m", path, "-p", prompt, "-n", str(TOKENS), "-c", str(CONTEXT), "--ignore-eos",
-                   "--report-file", report, "-q", *flags]
+                   "--report-file", report, "-q", "--lane-speeds", "none", *flags]
         result = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if result.returncode != 0:
             sys.exit(f"{' '.join(command)}\nexit code {result.returncode}: {result.stderr.strip()}")

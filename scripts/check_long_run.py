@@ -49,7 +49,7 @@ def main():
         print(f"SKIPPED: {args.model} is not there")
         return 77
     command = [args.genai, "run", "-m", args.model, "-p", "Once upon a time", "-n", str(TOKENS), "-c", str(CONTEXT),
-               "--ignore-eos", "--report", "json", "-q", *(args.flags or ["--device", "cpu"])]
+               "--ignore-eos", "--report", "json", "-q", "--lane-speeds", "none", *(args.flags or ["--device", "cpu"])]
     result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if result.returncode != 0:
         print(f"{' '.join(command)}\nexit code {result.returncode}: {result.stderr.strip()}")

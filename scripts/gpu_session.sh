@@ -6,9 +6,9 @@
 #   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models offload
 #                                         sanitize (default: all but the last three)
 #
-# The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where
-# they are not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GENAI_MODELS, a folder with GGUF files, and compares those that
-# tests/goldens.json knows with the host's bits.
+# The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where they are
+# not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GENAI_MODELS, a folder with GGUF files, and
+# compares those that tests/goldens.json knows with the host's bits.
 # With GENAI_GPU_PREBUILT=1 nothing is built: $GENAI_GPU_BUILD holds cuda_tests, cuda_bench and cmake/genai.
 set -u
 cd "$(dirname "$0")/.."
@@ -136,7 +136,8 @@ fi
 if wants models; then
   MODELS="${GENAI_MODELS:-models}"
   for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
-    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight"; do
+    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight" \
+    "--allocator plain --weight-offload split --cold ffn"; do
     # shellcheck disable=SC2086
     run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
       --jobs "$((JOBS / 2 + 1))" -- --device cuda $flags

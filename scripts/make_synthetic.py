@@ -5,6 +5,7 @@ The file is valid for any GGUF reader: metadata, a byte-level vocabulary that ca
 size with unused tokens, and weights of ordinary magnitude. It answers with noise; it is for measuring speed and memory.
 
     scripts/make_synthetic.py 14b Q4_0 /tmp/qwen14b-q4_0.gguf
+    scripts/make_synthetic.py 70b Q4_0 /tmp/70b-headers.gguf --sparse    # holes for weights: for plans of any size
     scripts/make_synthetic.py --list
 
 `30b-a3b` and `tiny-moe` are mixtures of experts, which genai does not run yet: for other engines, and for what comes.
@@ -247,6 +248,7 @@ def main():
     parser.add_argument("type", nargs="?", choices=MIXES)
     parser.add_argument("output", nargs="?")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sparse", action="store_true", help="leave holes for the weights, which take no disk")
     parser.add_argument("--list", action="store_true", help="print sizes and write nothing")
     options = parser.parse_args()
     if options.list:
@@ -271,9 +273,12 @@ def main():
     pools = {}
     with open(options.output, "wb", buffering=0) as file:
         file.write(header + bytes(-len(header) % ALIGNMENT))
-        for name, dimensions, kind in listed:
-            write_tensor(file, name, dimensions, kind, pools, random)
-            file.write(bytes(-tensor_bytes(dimensions, kind) % ALIGNMENT))
+        if options.sparse:
+            file.truncate(file.tell() + offset)
+        else:
+            for name, dimensions, kind in listed:
+                write_tensor(file, name, dimensions, kind, pools, random)
+                file.write(bytes(-tensor_bytes(dimensions, kind) % ALIGNMENT))
     print("%s: %d tensors, %.2f GB of weights" % (options.output, len(listed), offset / 1e9), file=sys.stderr)
     return 0
 

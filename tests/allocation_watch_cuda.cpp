@@ -20,12 +20,20 @@ struct State {
   std::map<Handle, std::size_t> live;
   CreateCall create = nullptr;
   ReleaseCall release = nullptr;
+  int plain_allowed = 0;
 };
 
 // Never destroyed: devices that live as long as the program release memory at its end.
 State& state() {
   static State* const only = new State;
   return *only;
+}
+
+// False, and counted, where the call is one of those that are allowed now.
+bool refuses_plain() {
+  if (state().plain_allowed == 0) return true;
+  ++state().watch.plain_allocations;
+  return false;
 }
 
 int refuse(const char* call) {
@@ -66,13 +74,15 @@ void watch_entry_point(std::string_view symbol, void** function) {
 
 const AllocationWatch& allocation_watch() { return state().watch; }
 
+PlainAllocationsAllowed::PlainAllocationsAllowed() { ++state().plain_allowed; }
+PlainAllocationsAllowed::~PlainAllocationsAllowed() { --state().plain_allowed; }
+
 }  // namespace genai::test
 
 extern "C" {
 
 #define GENAI_REFUSED_CALL(name) \
   int __wrap_cuda##name() { return genai::test::refuse("cuda" #name); }
-GENAI_REFUSED_CALL(Malloc)
 GENAI_REFUSED_CALL(Malloc3D)
 GENAI_REFUSED_CALL(Malloc3DArray)
 GENAI_REFUSED_CALL(MallocArray)
@@ -84,10 +94,21 @@ GENAI_REFUSED_CALL(MallocMipmappedArray)
 GENAI_REFUSED_CALL(MallocPitch)
 GENAI_REFUSED_CALL(MemPoolCreate)
 GENAI_REFUSED_CALL(GraphAddMemAllocNode)
-GENAI_REFUSED_CALL(HostAlloc)
 GENAI_REFUSED_CALL(HostRegister)
 GENAI_REFUSED_CALL(GetDriverEntryPoint)
 #undef GENAI_REFUSED_CALL
+
+int __real_cudaMalloc(void** memory, std::size_t bytes);
+int __real_cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
+
+int __wrap_cudaMalloc(void** memory, std::size_t bytes) {
+  return genai::test::refuses_plain() ? genai::test::refuse("cudaMalloc") : __real_cudaMalloc(memory, bytes);
+}
+
+int __wrap_cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
+  return genai::test::refuses_plain() ? genai::test::refuse("cudaHostAlloc")
+                                      : __real_cudaHostAlloc(memory, bytes, flags);
+}
 
 int __real_cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                             unsigned long long flags, void* found);

@@ -216,6 +216,19 @@ TEST_CASE("cli: a report says what was predicted where speeds are known, and a r
   for (const char* absent : {"predicted_tokens_per_second", "predicted_over_measured", "bottleneck"})
     CHECK_FALSE(unknown.contains(absent));
 
+  // In every mode, and where nothing is cold.
+  for (const char* mode : {"off", "auto", "stream", "zerocopy", "host", "split"}) {
+    INFO(mode);
+    std::vector<std::string> flags{"--lane-speeds", kFastHost, "--weight-offload", mode};
+    if (mode != std::string("off")) flags = words(flags, {"--cold", "ffn"});
+    const Json report = report_of(path->string(), flags);
+    REQUIRE(report.contains("predicted_tokens_per_second"));
+    CHECK(report["predicted_over_measured"].get<double>() ==
+          Approx(report["predicted_tokens_per_second"].get<double>() / report["decode_tokens_per_second"].get<double>())
+              .epsilon(0.01));
+    CHECK_FALSE(report["bottleneck"].get<std::string>().empty());
+  }
+
   const Json file = Json::parse(read_whole_file(folder / "report.json"));
   CHECK(file["replay"]["lane_speeds"]["host"] == 50.0);
   const ProcessResult same =
@@ -237,8 +250,8 @@ TEST_CASE("cli: what a probe found is used the next time, and probe measures aga
                                            "128",  "-t",           "1",    "--json", "--cold",       "ffn"};
   const std::filesystem::path file = folder.path() / "genai" / "lane-speeds.json";
 
-  // What fits needs no speeds, so nothing is measured.
-  REQUIRE(run_genai({"-m", path->string(), "-c", "128", "-t", "1", "-p", "a", "-n", "1"}, options).exit_code == 0);
+  // A model that does not fit is refused before anything is measured.
+  CHECK(run_genai(words(arguments, {"--gpu-budget", "4KiB"}), options).exit_code == 5);
   CHECK_FALSE(std::filesystem::exists(file));
 
   const Json measured = json_of(arguments, options);

@@ -1,11 +1,14 @@
 // Models larger than the budget, through the executable: same text in every mode, counters of the report, the plan
 // before it, and what a budget too small says.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/catch.h"
 #include "tests/cli_process.h"
 #include "tests/shared_data.h"
+#include "tests/temporary_folder.h"
 
 using namespace genai::test;
 using Json = nlohmann::json;
@@ -103,6 +106,22 @@ TEST_CASE("cli: a budget too small is exit 5 with a ledger and a budget that wor
   }
 }
 
+TEST_CASE("cli: a context that the budget has no room for is refused at once, whatever the pass width") {
+  const auto path = shared_data("reference/tiny/tiny-llama-F16.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  for (const char* verb : {"run", "plan"}) {
+    std::vector<std::string> arguments{verb,  "-m",   path->string(), "-c",    "1000000",
+                                       "-ub", "4096", "--gpu-budget", "300MiB"};
+    if (verb == std::string("run")) arguments.insert(arguments.end(), {"-p", "a", "-n", "1"});
+    const ProcessResult result = run_genai(arguments);
+    INFO(result.err);
+    CHECK(result.exit_code == 5);
+    CHECK_FALSE(result.timed_out);
+    CHECK(result.err.find("kv cache") != std::string::npos);
+    CHECK(result.cpu_seconds < 5.0);
+  }
+}
+
 TEST_CASE("cli: named matrices are kept cold, and that contradicts offload off") {
   const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
   if (!path) GENAI_SKIP("the tiny reference models are not there");
@@ -116,8 +135,75 @@ TEST_CASE("cli: named matrices are kept cold, and that contradicts offload off")
   std::vector<std::string> arguments = base(model);
   for (const char* word : {"-p", "a", "--cold", "ffn_down", "--weight-offload", "off"}) arguments.emplace_back(word);
   CHECK(run_genai(arguments).exit_code == 2);
+  arguments[arguments.size() - 3] = "ffn_sideways";
+  arguments.back() = "stream";
+  const ProcessResult unknown = run_genai(arguments);
+  CHECK(unknown.exit_code == 2);
+  CHECK(unknown.err.find("ffn_sideways") != std::string::npos);
   arguments.back() = "sometimes";
   CHECK(run_genai(arguments).exit_code == 2);
+}
+
+TEST_CASE("cli: the plain arm writes the same text, keeps no account and takes no budget") {
+  const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  const std::string model = path->string();
+  std::string expected;
+  std::string text;
+  const Json arena = run_report(model, {"--cold", "ffn", "--weight-offload", "split"}, &expected);
+  CHECK(arena["allocator"] == "arena");
+  CHECK(arena["pinned_bytes"] >= arena["cold_bytes"]);
+  CHECK(arena["pageable_bytes"] == 0);
+  const TemporaryFolder folder;
+  const Json plain = run_report(
+      model,
+      {"--allocator", "plain", "--cold", "ffn", "--weight-offload", "split", "--report-file", folder / "plain.json"},
+      &text);
+  CHECK(text == expected);
+  CHECK(plain["allocator"] == "plain");
+  for (const char* counter : {"logits_hash", "htod_bytes", "host_computed_bytes", "page_ins", "cold_bytes"})
+    CHECK(plain[counter] == arena[counter]);
+  for (const char* absent :
+       {"committed_peak_bytes", "committed_bytes", "pinned_bytes", "pageable_bytes", "budget_bytes"})
+    CHECK_FALSE(plain.contains(absent));
+  CHECK(plain["kv_growth_events"] == 0);  // the whole context is there from the start
+
+  const std::string report = folder / "plain.json";
+  CHECK(run_genai({"verify", report}).exit_code == 0);
+  const ProcessResult elsewhere = run_genai({"verify", report, "--gpu-budget", "1GiB"});
+  CHECK(elsewhere.exit_code == 0);
+  CHECK(elsewhere.out.find("counters are not compared") != std::string::npos);
+
+  std::vector<std::string> arguments = base(model);
+  for (const char* word : {"-p", "a", "-n", "1", "--allocator", "plain"}) arguments.emplace_back(word);
+  CHECK(run_genai(arguments).exit_code == 0);
+  for (const std::vector<std::string>& budget :
+       {std::vector<std::string>{"--gpu-budget", "1GiB"}, {"-ngl", "1"}, {"--cpu-offload-gb", "1"}}) {
+    std::vector<std::string> both = arguments;
+    both.insert(both.end(), budget.begin(), budget.end());
+    const ProcessResult result = run_genai(both);
+    CHECK(result.exit_code == 2);
+    CHECK(result.err.find("--allocator plain") != std::string::npos);
+  }
+  CHECK(run_genai(arguments, {.environment = {{"GENAI_GPU_BUDGET", "1GiB"}}}).exit_code == 2);
+  arguments.back() = "simple";
+  CHECK(run_genai(arguments).exit_code == 2);
+}
+
+TEST_CASE("cli: a limit on locked memory changes nothing where none is needed") {
+  const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_MEMLOCK, &before) == 0);
+  const rlimit tight{.rlim_cur = std::min<rlim_t>(64 << 10, before.rlim_max), .rlim_max = before.rlim_max};
+  const std::vector<std::string> flags{"--cold", "ffn", "--weight-offload", "stream"};
+  const Json free = run_report(path->string(), flags);
+  REQUIRE(setrlimit(RLIMIT_MEMLOCK, &tight) == 0);
+  const Json limited = run_report(path->string(), flags);
+  REQUIRE(setrlimit(RLIMIT_MEMLOCK, &before) == 0);
+  CHECK(limited["logits_hash"] == free["logits_hash"]);
+  CHECK(limited["pageable_bytes"] == 0);
+  CHECK_FALSE(limited.contains("fallback_reason"));
 }
 
 TEST_CASE("cli: perplexity has the same bits for every -ub and budget, and knows a model from its quantised form") {

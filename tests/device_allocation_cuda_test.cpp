@@ -53,6 +53,24 @@ TEST_CASE("what a model holds on CUDA is what the arena's ledger says, to the by
   CHECK(allocation_watch().refused_calls == before.refused_calls);
 }
 
+TEST_CASE("the plain arm has the arena's bits, and takes no granule", "[cuda][allocation]") {
+  const auto device = cuda::open_cuda_device(0).device;
+  const SyntheticShape shape{.layer_count = 2, .width = 256, .head_count = 4, .quantised = true};
+  const GgufImage image = synthetic_model(shape).build();
+  ModelOptions options;
+  options.context = 256;
+  options.max_rows = 64;
+  options.offload = OffloadMode::stream;
+  options.forced_cold = {"ffn"};
+  const std::vector<std::uint64_t> expected = hashes_of(*device, image, options, true, 96);
+  options.allocator = Allocator::plain;
+  const PlainAllocationsAllowed allowed;
+  const AllocationWatch before = allocation_watch();
+  CHECK(hashes_of(*device, image, options, true, 96) == expected);
+  CHECK(allocation_watch().plain_allocations > before.plain_allocations);
+  CHECK(allocation_watch().created_granules == before.created_granules);
+}
+
 TEST_CASE("of the driver's entry points only cuMemCreate gives memory", "[cuda][allocation]") {
   const auto device = cuda::open_cuda_device(0).device;
   bool is_create_known = false;

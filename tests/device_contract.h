@@ -102,6 +102,57 @@ inline void host_granule_is_shared_with_the_host(Device& device) {
   REQUIRE(std::memcmp(other_view, data.data(), bytes) == 0);
 }
 
+// Not for kernels: the host and copies see one content, wherever the granule is mapped.
+inline void pageable_granule_is_shared_with_the_host(Device& device) {
+  const std::size_t bytes = device.memory().granule_bytes();
+  const auto stream = device.create_stream();
+  Region pageable(device, 3, Placement::pageable);
+  Region near_device(device, 3, Placement::device);
+  REQUIRE(all_zero(read(*stream, pageable.at(), 3 * bytes)));
+  const Bytes data = pattern(2 * bytes, 4);
+  std::byte* const view = device.memory().host_view(pageable.slot(1));
+  REQUIRE(view != nullptr);
+  REQUIRE(device.memory().host_view(pageable.slot(2)) == view + bytes);  // slots side by side, bytes side by side
+  std::memcpy(view, data.data(), data.size());
+  stream->copy(near_device.slot(1), pageable.slot(1), data.size());
+  REQUIRE(read(*stream, near_device.slot(1), data.size()) == data);
+  const GranuleId second = pageable.unmap(2);
+  const GranuleId first = pageable.unmap(1);
+  REQUIRE(device.memory().host_view(pageable.slot(1)) == nullptr);
+  pageable.map(1, second);
+  pageable.map(2, first);
+  stream->copy(near_device.slot(1), pageable.slot(2), bytes);
+  stream->copy(near_device.slot(2), pageable.slot(1), bytes);
+  REQUIRE(read(*stream, near_device.slot(1), data.size()) == data);
+}
+
+inline void plain_allocation_is_backed_and_zero(Device& device) {
+  VirtualMemory& memory = device.memory();
+  const auto stream = device.create_stream();
+  const std::size_t bytes = 3 * memory.granule_bytes() + 100;
+  const Bytes data = pattern(bytes, 6);
+  for (const Placement placement : {Placement::device, Placement::host, Placement::pageable}) {
+    const std::optional<Address> begin = memory.allocate(placement, bytes);
+    REQUIRE(begin.has_value());
+    REQUIRE(begin->address() % 256 == 0);
+    REQUIRE(all_zero(read(*stream, *begin, bytes)));
+    if (placement == Placement::device) {
+      write(*stream, *begin, data);
+    } else {
+      std::byte* const view = memory.host_view(begin->byte_offset(10));
+      REQUIRE(view != nullptr);
+      std::memcpy(view - 10, data.data(), bytes);
+    }
+    const std::optional<Address> other = memory.allocate(Placement::device, bytes);
+    REQUIRE(other.has_value());
+    stream->copy(*other, *begin, bytes);
+    REQUIRE(read(*stream, *other, bytes) == data);
+    memory.free(*other);
+    memory.free(*begin);
+    REQUIRE_THROWS_AS(memory.free(*begin), Error);
+  }
+}
+
 inline void misuse_of_memory_is_refused(Device& device) {
   VirtualMemory& memory = device.memory();
   const std::size_t bytes = memory.granule_bytes();
@@ -263,6 +314,8 @@ inline constexpr ContractCase kContractCases[] = {
     {"data stays with the granule, whatever its address", data_stays_with_the_granule},
     {"many granules in any order form one range", many_granules_in_any_order_form_one_range},
     {"host granule is shared with the host", host_granule_is_shared_with_the_host},
+    {"pageable granule is shared with the host and with copies", pageable_granule_is_shared_with_the_host},
+    {"plain allocation is backed and zero", plain_allocation_is_backed_and_zero},
     {"misuse of memory is refused and changes nothing", misuse_of_memory_is_refused},
     {"transfers touch exactly their bytes", transfers_touch_exactly_their_bytes},
     {"one stream keeps its order", one_stream_keeps_its_order},

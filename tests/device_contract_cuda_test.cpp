@@ -1,12 +1,23 @@
 // The CUDA backend keeps the device contract.
 #include "cuda/cuda_device.h"
+#include "engine/host/host_memory.h"
+#include "tests/allocation_watch_cuda.h"
 #include "tests/device_contract.h"
 
 using namespace genai;
 using namespace genai::test;
 
 TEST_CASE("CUDA device keeps the device contract", "[device_contract]") {
-  check_device_contract([] { return cuda::open_cuda_device(0).device; });
+  static const std::atomic<int> no_captures{0};
+  const PlainAllocationsAllowed allowed;
+  check_device_contract([] {
+    return cuda::open_cuda_device(0,
+                                  [](std::size_t granule_bytes) {
+                                    return std::make_unique<HostMemory>(
+                                        HostMemoryOptions{.granule_bytes = granule_bytes}, no_captures);
+                                  })
+        .device;
+  });
 }
 
 TEST_CASE("an absent CUDA device is an answer with a reason", "[cuda_device]") {

@@ -20,8 +20,10 @@ namespace genai::test {
 struct DeviceModel {
   DeviceModel(Device& device, const GgufImage& image, const ModelOptions& options, bool graph = true) {
     const GgufFile file(image.bytes, "synthetic");
-    model.emplace(file, read_model_config(file), device, options);
-    loop.emplace(*model, DecodeLoop::Options{.graph = graph});
+    open(device, file, read_model_config(file), options, graph);
+  }
+  DeviceModel(Device& device, const GgufFile& file, const ModelConfig& config, const ModelOptions& options) {
+    open(device, file, config, options, true);
   }
   Generation generate(const std::vector<std::int32_t>& prompt, std::int32_t token_count) {
     const std::atomic<bool> interrupted{false};
@@ -30,6 +32,12 @@ struct DeviceModel {
 
   std::optional<Model> model;
   std::optional<DecodeLoop> loop;
+
+ private:
+  void open(Device& device, const GgufFile& file, const ModelConfig& config, const ModelOptions& options, bool graph) {
+    model.emplace(file, config, device, options);
+    loop.emplace(*model, DecodeLoop::Options{.graph = graph});
+  }
 };
 
 inline std::vector<std::int32_t> prompt_of(std::int32_t count, std::int32_t vocabulary) {

@@ -112,6 +112,38 @@ TEST_CASE("a reserved slot faults while nothing is mapped there", "[host_memory]
   memory.release(range, 3 * kGranuleBytes);
 }
 
+TEST_CASE("pageable memory faults where kernels would read it, and is where the host looks", "[host_memory]") {
+  Fixture fixture;
+  HostMemory& memory = fixture.memory;
+  const auto range = memory.reserve(2 * kGranuleBytes);
+  const GranuleId granule = memory.create(Placement::pageable).value();
+  memory.map(slot_of(range, 1), granule);
+  REQUIRE(faults(slot_of(range, 1), Access::read));
+  const std::byte* const view = memory.host_view(slot_of(range, 1));
+  REQUIRE(view != nullptr);
+  REQUIRE_FALSE(faults(DevicePtr<std::byte>(reinterpret_cast<std::uint64_t>(view)), Access::write));
+  memory.unmap(slot_of(range, 1));
+  REQUIRE(memory.host_view(slot_of(range, 1)) == nullptr);
+  memory.destroy(granule);
+  memory.release(range, 2 * kGranuleBytes);
+  const auto allocation = memory.allocate(Placement::pageable, kGranuleBytes).value();
+  REQUIRE(faults(allocation, Access::read));
+  REQUIRE(memory.host_view(allocation) != nullptr);
+}
+
+TEST_CASE("capacity bounds page-locked memory by itself", "[host_memory]") {
+  std::atomic<int> no_captures{0};
+  HostMemory memory({.granule_bytes = kGranuleBytes, .pinned_capacity_bytes = 3 * kGranuleBytes}, no_captures);
+  const GranuleId granule = memory.create(Placement::host).value();
+  REQUIRE_FALSE(memory.allocate(Placement::host, 2 * kGranuleBytes + 1).has_value());
+  const auto allocation = memory.allocate(Placement::host, 2 * kGranuleBytes).value();
+  REQUIRE_FALSE(memory.create(Placement::host).has_value());
+  for (const Placement other : {Placement::device, Placement::pageable}) REQUIRE(memory.create(other).has_value());
+  memory.free(allocation);
+  memory.destroy(granule);
+  REQUIRE(memory.allocate(Placement::host, 3 * kGranuleBytes).has_value());
+}
+
 TEST_CASE("capacity bounds device granules and is reported", "[host_memory]") {
   Fixture fixture(3 * kGranuleBytes + 100);
   HostMemory& memory = fixture.memory;

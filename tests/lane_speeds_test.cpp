@@ -6,10 +6,12 @@
 #include "engine/residency/lane_bench.h"
 #include "engine/residency/lane_probe.h"
 #include "tests/catch.h"
-#include "tests/faulty_memory.h"
+#include "tests/faulty_device.h"
 
 namespace genai {
 namespace {
+
+using test::FaultyDevice;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::size_t kGranule = std::size_t{64} << 10;
@@ -32,21 +34,6 @@ ProbeLimits small_limits() {
 }
 
 std::uint64_t free_bytes(Device& device) { return device.memory().info().free_bytes.value(); }
-
-// A host device that hands out memory through a FaultyMemory.
-class FaultyDevice final : public Device {
- public:
-  explicit FaultyDevice(const HostDeviceOptions& options) : device_(options), memory_(device_.memory()) {}
-  std::string name() const override { return device_.name(); }
-  test::FaultyMemory& memory() override { return memory_; }
-  Kernels& kernels() override { return device_.kernels(); }
-  std::unique_ptr<Stream> create_stream() override { return device_.create_stream(); }
-  std::unique_ptr<Event> create_event() override { return device_.create_event(); }
-
- private:
-  HostDevice device_;
-  test::FaultyMemory memory_;
-};
 
 void check_rate(double bytes_per_second) {
   CHECK(bytes_per_second > 1e6);
@@ -106,7 +93,7 @@ TEST_CASE("the probe says unknown where memory is refused, and keeps none of it"
   // The granules of the weights in device memory, of the vectors, and of the weights in host memory.
   for (const std::uint64_t granule : {0u, 10u, 60u, 70u, 100u}) {
     FaultyDevice device(small_device());
-    device.memory().fail_create(granule);
+    device.memory().fail(test::FaultyMemory::Call::create, granule);
     try {
       const LaneSpeeds speeds = probe_lanes(device, &device, small_limits());
       unknown += speeds == LaneSpeeds{} ? 1 : 0;

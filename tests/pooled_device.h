@@ -51,6 +51,8 @@ class PooledMemory final : public VirtualMemory {
   void destroy(GranuleId) override {}
   void map(DevicePtr<std::byte>, GranuleId) override {}
   void unmap(DevicePtr<std::byte>) override {}
+  std::optional<DevicePtr<std::byte>> allocate(Placement, std::size_t) override { return std::nullopt; }
+  void free(DevicePtr<std::byte>) override {}
   std::byte* host_view(DevicePtr<std::byte>) override { return nullptr; }
 
  private:

@@ -118,7 +118,7 @@ TEST_CASE("whichever create or map fails, the ledger stays true and nothing leak
         ResidencyArena arena(memory);
         MemoryRange range = arena.reserve(MemoryKind::weights, 6 * kGranule);
         MemoryRange other = arena.reserve(MemoryKind::kv, 2 * kGranule);
-        fail_map ? memory.fail_map(call) : memory.fail_create(call);
+        memory.fail(fail_map ? test::FaultyMemory::Call::map : test::FaultyMemory::Call::create, call);
         try {
           range.commit(0, 2 * kGranule);
           other.commit(0, 2 * kGranule);
@@ -130,14 +130,38 @@ TEST_CASE("whichever create or map fails, the ledger stays true and nothing leak
         CHECK(static_cast<std::size_t>(memory.live_granules()) * kGranule == arena.committed_device_bytes());
         CHECK(range.committed_bytes() + other.committed_bytes() == arena.committed_device_bytes());
       }
-      CHECK(memory.live_granules() == 0);
-      CHECK(memory.mapped_granules() == 0);
-      CHECK(memory.reserved_ranges() == 0);
+      CHECK(memory.holds_nothing());
       if (!failed) break;
       ++failures;
     }
     CHECK(failures == 8);
   }
+}
+
+TEST_CASE("plain allocations are whole at once, on no ledger, and given back", "[arena]") {
+  HostDevice device(device_options());
+  test::FaultyMemory memory(device.memory());
+  {
+    ResidencyArena arena(memory, std::nullopt, Allocator::plain);
+    MemoryRange range = arena.reserve(MemoryKind::weights, 3 * kGranule + 1);
+    MemoryRange cold = arena.reserve(MemoryKind::cold, kGranule, Placement::host);
+    CHECK(range.committed_bytes() == 4 * kGranule);
+    CHECK(range.commit(0, 3 * kGranule + 1) == 0);
+    CHECK_THROWS_AS(range.commit(0, 4 * kGranule + 1), Error);
+    std::byte* const view = device.memory().host_view(range.base());
+    REQUIRE(view != nullptr);
+    std::memset(view, 1, 4 * kGranule);
+    CHECK(arena.committed_device_bytes() == 0);
+    CHECK(arena.committed_peak_bytes() == 0);
+    CHECK(memory.live_allocations() == 2);
+    CHECK(memory.live_granules() == 0);
+    memory.fail(test::FaultyMemory::Call::allocate, 0);
+    CHECK_THROWS_AS(arena.reserve(MemoryKind::kv, kGranule), DeviceError);
+    memory.fail(test::FaultyMemory::Call::allocate, 0);
+    CHECK_THROWS_AS(arena.reserve(MemoryKind::cold, kGranule, Placement::host), PinnedMemoryError);
+  }
+  CHECK(memory.holds_nothing());
+  CHECK_THROWS_AS(ResidencyArena(memory, kGranule, Allocator::plain), Error);
 }
 
 TEST_CASE("random commits and releases keep ledger and memory in step", "[arena]") {

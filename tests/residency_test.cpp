@@ -8,6 +8,7 @@
 #include "engine/error.h"
 #include "tests/catch.h"
 #include "tests/model_support.h"
+#include "tests/real_models.h"
 #include "tests/shared_data.h"
 
 namespace genai {
@@ -112,8 +113,8 @@ TEST_CASE("each kind of matrix alone may be cold", "[residency]") {
   if (!path) GENAI_SKIP("the tiny reference models are not there");
   HostModel resident(*path, small_options());
   const Outcome expected = run_five(resident);
-  for (const char* kind :
-       {"token_embd", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_down", "blk.0."}) {
+  for (const char* kind : {"token_embd", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down",
+                           "blk.0.", "output.weight"}) {  // the whole name of the output matrix, and a part of others
     for (const OffloadMode mode : kColdModes) {
       INFO(kind << " " << offload_mode_name(mode));
       HostModelOptions options = small_options();
@@ -121,9 +122,127 @@ TEST_CASE("each kind of matrix alone may be cold", "[residency]") {
       options.model.forced_cold = {kind};
       HostModel model(*path, options);
       CHECK(model.model->plan().cold_bytes() > 0);
+      if (kind == std::string("output.weight")) {
+        const PlacedTensor* const output = model.model->weight_map().find(kind);
+        REQUIRE(output != nullptr);
+        CHECK(model.model->plan().cold_bytes() == output->size_bytes);
+      }
       CHECK(run_five(model) == expected);
     }
   }
+  HostModelOptions options = small_options();
+  options.model.forced_cold = {"ffn_down", "ffn_sideways"};
+  CHECK_THROWS_AS(HostModel(*path, options), UsageError);
+}
+
+TEST_CASE("budgets of nothing, a granule, all but a byte, all and ten times all run or are explained", "[residency]") {
+  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  HostModel resident(*path, small_options());
+  const std::vector<std::int32_t> prompt = arbitrary_tokens(9, kVocabulary, 21);
+  const std::uint64_t expected = resident.generate(prompt, 5).logits_hash;
+  const std::uint64_t whole = resident_budget(resident);
+  for (const OffloadMode mode : {OffloadMode::automatic, OffloadMode::off, OffloadMode::stream, OffloadMode::zero_copy,
+                                 OffloadMode::host, OffloadMode::split}) {
+    for (const std::uint64_t budget : {std::uint64_t{0}, std::uint64_t{kGranule}, whole - 1, whole, 10 * whole}) {
+      INFO("mode " << offload_mode_name(mode) << ", budget " << budget << " of " << whole);
+      HostModelOptions options = small_options();
+      options.model.offload = mode;
+      options.model.budget_bytes = budget;
+      const std::uint64_t least = smallest_budget(request_of(resident, mode));
+      try {
+        HostModel model(*path, options);
+        CHECK(budget >= least);
+        CHECK((model.model->plan().mode == OffloadMode::off) == (budget >= whole));
+        CHECK(model.generate(prompt, 5).logits_hash == expected);
+      } catch (const BudgetError& error) {
+        CHECK(budget < least);
+        CHECK(error.asked_bytes() == least);
+        CHECK(error.available_bytes() == budget);
+        CHECK(error.hint().find(std::to_string(least)) != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("every budget from the smallest to all, a granule apart, gives the resident bits and is used",
+          "[residency]") {
+  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  HostModel resident(*path, small_options());
+  const std::vector<std::int32_t> prompt = arbitrary_tokens(9, kVocabulary, 22);
+  const std::uint64_t expected = resident.generate(prompt, 4).logits_hash;
+  const std::uint64_t whole = resident_budget(resident);
+  for (const OffloadMode mode : kColdModes) {
+    if (test::kSanitized && mode != OffloadMode::split) continue;
+    for (std::uint64_t budget = smallest_budget(request_of(resident, mode)); budget < whole; budget += kGranule) {
+      INFO("mode " << offload_mode_name(mode) << ", budget " << budget << " of " << whole);
+      HostModelOptions options = small_options();
+      options.model.offload = mode;
+      options.model.budget_bytes = budget;
+      HostModel model(*path, options);
+      CHECK(model.generate(prompt, 4).logits_hash == expected);
+      // What the cache does not need yet is kept for it; nothing else is left over, but for less than a strip, or a
+      // table that comes in whole.
+      const std::uint64_t planned = model.model->plan().committed_bytes;
+      CHECK(planned <= budget);
+      const PlacedTensor* const table = model.model->weight_map().find("token_embd.weight");
+      REQUIRE(table != nullptr);
+      if (table->plan.of(Lane::resident) > 0 || planned + table->size_bytes < budget)
+        CHECK(budget - planned < 2 * kGranule);
+    }
+  }
+}
+
+TEST_CASE("SmolLM2 writes the resident tokens in every offload mode", "[residency][real]") {
+  const auto path = test::smollm2();
+  if (!path) GENAI_SKIP("SmolLM2 is not there: scripts/fetch_models.sh smollm2");
+  HostModelOptions options;
+  options.device.granule_bytes = std::size_t{64} << 10;
+  options.device.threads = 2;
+  options.model.context = 128;
+  options.model.max_rows = 64;
+  options.model.load_threads = 2;
+  const std::vector<std::int32_t> prompt = arbitrary_tokens(20, 49152, 23);
+  HostModel resident(*path, options);
+  const Generation expected = resident.generate(prompt, 16);
+  const std::uint64_t whole = resident_budget(resident);
+  bool graph = true;
+  for (const OffloadMode mode : kColdModes) {
+    const std::uint64_t least = smallest_budget(request_of(resident, mode));
+    for (const std::uint64_t budget : {least, (least + whole) / 2}) {
+      if (budget == least && mode == OffloadMode::zero_copy) continue;  // host rows are read the same way here
+      INFO("mode " << offload_mode_name(mode) << ", budget " << budget << ", graph " << graph);
+      options.model.budget_bytes = budget;
+      options.model.offload = mode;
+      options.loop.graph = graph;
+      graph = !graph;
+      HostModel model(*path, options);
+      CHECK(model.generate(prompt, 16).step_hashes == expected.step_hashes);
+      const DecodeCounters& counters = model.loop->counters();
+      for (int lane = 0; lane < kLaneCount; ++lane)
+        CHECK(counters.decode_traffic.read_bytes[static_cast<std::size_t>(lane)] ==
+              counters.decode_steps * model.model->plan().pass_bytes[lane]);
+      CHECK(model.model->arena().committed_peak_bytes() <= budget);
+    }
+  }
+}
+
+TEST_CASE("a workspace does not grow with context times pass width", "[residency]") {
+  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  const GgufFile file(path->string());
+  const ModelConfig config = read_model_config(file);
+  const WeightMap map = map_weights(config, file);
+  HostDevice device(small_options().device);
+  const auto bytes = [&](std::int32_t context, std::int32_t rows) {
+    ModelOptions options;
+    options.context = context;
+    options.max_rows = rows;
+    return make_plan_request(map, config, device, options).fixed.workspace;
+  };
+  const std::uint64_t small = bytes(4096, 512);
+  CHECK(bytes(131072, 4096) + small <= bytes(131072, 512) + bytes(4096, 4096) + 4 * kGranule);
 }
 
 TEST_CASE("shuffled schedules of the ring give the resident bits, and do not without its waits", "[residency]") {
@@ -151,6 +270,28 @@ TEST_CASE("shuffled schedules of the ring give the resident bits, and do not wit
     }
   }
   CHECK(wrong_without_waits > 0);
+}
+
+TEST_CASE("a long prompt is read through the ring in passes of any width, in every order of work", "[residency]") {
+  const auto path = test::shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
+  if (!path) GENAI_SKIP("the tiny reference models are not there");
+  HostModelOptions options = small_options();
+  options.model.context = 1200;
+  options.model.max_rows = 512;
+  const std::vector<std::int32_t> prompt = arbitrary_tokens(test::kSanitized ? 200 : 1100, kVocabulary, 24);
+  const Generation expected = HostModel(*path, options).generate(prompt, 3);
+  options.model.offload = OffloadMode::stream;
+  options.model.forced_cold = {"weight"};
+  for (const std::int32_t rows : {7, 64, 512}) {
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      INFO("passes of " << rows << ", seed " << seed);
+      options.model.max_rows = rows;
+      options.device.seed = seed;
+      HostModel model(*path, options);
+      REQUIRE(model.model->weight_map().ring_chunks.size() > 4);
+      CHECK(model.generate(prompt, 3).step_hashes == expected.step_hashes);
+    }
+  }
 }
 
 TEST_CASE("one changed byte of a cold weight changes the logits, in every cold lane", "[residency]") {

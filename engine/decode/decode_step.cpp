@@ -27,10 +27,20 @@ void download(Stream& stream, std::vector<T>& destination, DevicePtr<T> source) 
   stream.download(destination.data(), bytes_of(source), destination.size() * sizeof(T));
 }
 
+// While a capture is open no memory can be given back.
+void give_up_capture(Stream& stream) noexcept {
+  try {
+    stream.end_capture();
+  } catch (const std::exception&) {  // half a capture need not be one that may end
+  }
+}
+
 }  // namespace
 
 DecodeStep::DecodeStep(Model& model, const Options& options)
     : model_(model), options_(options), clock_(model.device()) {
+  // No graph can hold a copy that the driver has to stage.
+  options_.graph = options.graph && !model.has_pageable_weights();
   rows_.reserve(static_cast<std::size_t>(model.transformer().limits().max_rows));
 }
 
@@ -110,7 +120,12 @@ DecodeStep::CapturedStep& DecodeStep::captured(std::int32_t width, DecodeCounter
   CapturedStep& step = captured_[width];
   if (step.graph != nullptr) return step;
   model_.stream().begin_capture();
-  step.traffic = enqueue(width);
+  try {
+    step.traffic = enqueue(width);
+  } catch (...) {
+    give_up_capture(model_.stream());
+    throw;
+  }
   step.graph = model_.stream().end_capture();
   ++counters.captures;
   return step;

@@ -11,9 +11,12 @@
 namespace genai {
 
 enum class Placement {
-  device,  // the memory next to the device's compute units
-  host,    // page-locked host memory that the device reads over its link, in the same range of addresses
+  device,    // the memory next to the device's compute units
+  host,      // page-locked host memory that the device reads over its link, in the same range of addresses
+  pageable,  // host memory that is not page-locked: touched by the host and by copies of a stream, never by a kernel
 };
+
+inline constexpr int kPlacementCount = 3;
 
 enum class GranuleId : std::uint64_t {};
 
@@ -46,7 +49,13 @@ class VirtualMemory {
   // REQUIRES: every reader of the slot has passed an event (residency invariant R4).
   virtual void unmap(DevicePtr<std::byte> slot) = 0;
 
-  // Where the host may read and write the same bytes, or null where it may not. Stays valid until unmap.
+  // An ordinary allocation, backed and zero at once, without granules: addresses aligned to 256 bytes. Nothing when
+  // that memory is exhausted. Throws Error during capture, as does free.
+  virtual std::optional<DevicePtr<std::byte>> allocate(Placement placement, std::size_t bytes) = 0;
+  // REQUIRES: allocate gave `begin`; every reader has passed an event.
+  virtual void free(DevicePtr<std::byte> begin) = 0;
+
+  // Where the host may read and write the same bytes, or null where it may not. Stays valid until unmap or free.
   virtual std::byte* host_view(DevicePtr<std::byte> address) = 0;
 };
 

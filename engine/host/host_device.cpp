@@ -8,7 +8,8 @@ namespace genai {
 
 HostDevice::HostDevice(const HostDeviceOptions& options)
     : schedule_(std::make_shared<HostSchedule>(options.seed)),
-      memory_({options.granule_bytes, options.capacity_bytes}, schedule_->open_captures()),
+      memory_({options.granule_bytes, options.capacity_bytes, options.pinned_capacity_bytes},
+              schedule_->open_captures()),
       threads_(options.threads == 0 ? default_thread_count().count : options.threads, options.spin_time),
       kernels_(threads_, options.math == nullptr ? best_host_math() : *options.math) {}
 

@@ -21,6 +21,7 @@ namespace genai {
 struct HostDeviceOptions {
   std::size_t granule_bytes = std::size_t{2} << 20;
   std::optional<std::uint64_t> capacity_bytes;                  // of Placement::device; nothing: what the machine has
+  std::optional<std::uint64_t> pinned_capacity_bytes;           // of Placement::host, likewise
   std::optional<std::uint64_t> seed;                            // nothing: work runs at once
   int threads = 0;                                              // 0: default_thread_count()
   const HostMath* math = nullptr;                               // null: best_host_math()

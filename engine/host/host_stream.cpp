@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "engine/error.h"
@@ -22,12 +23,18 @@ namespace {
 
 using Nodes = std::vector<std::uint32_t>;
 
-void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }
-
-void require_mapped(const HostMemory& memory, const char* call, std::uint64_t address, std::size_t bytes) {
+// Calls visit(piece, offset of the piece) for the bytes from `address` on, wherever they lie.
+template <class Visit>
+void for_each_piece(const HostMemory& memory, const char* call, std::uint64_t address, std::size_t bytes,
+                    const Visit& visit) {
   if (!memory.is_mapped(address, bytes))
     throw DeviceError(fmt::format("{} touches {} bytes at 0x{:x}, where not all is mapped", call, bytes, address),
                       "this is a bug in genai: memory was unmapped too early, or never mapped");
+  for (std::size_t offset = 0; offset < bytes;) {
+    const std::span<std::byte> piece = memory.bytes_at(address + offset, bytes - offset);
+    visit(piece, offset);
+    offset += piece.size();
+  }
 }
 
 Nodes united(const Nodes& left, const Nodes& right) {
@@ -93,7 +100,9 @@ HostStream::~HostStream() {
 
 std::uint32_t HostStream::add_node(std::function<void()> work) {
   const auto node = static_cast<std::uint32_t>(capture_->graph.nodes.size());
-  capture_->graph.nodes.push_back({std::move(work), std::exchange(last_nodes_, {node})});
+  Nodes own{node};
+  capture_->graph.nodes.push_back({std::move(work), last_nodes_});
+  last_nodes_ = std::move(own);
   return node;
 }
 
@@ -117,33 +126,37 @@ void HostStream::enqueue(std::function<void()> work) {
 void HostStream::upload(DevicePtr<std::byte> destination, const void* source, std::size_t bytes) {
   if (bytes == 0) return;
   enqueue([&memory = memory_, destination, source, bytes] {
-    require_mapped(memory, "upload", destination.address(), bytes);
-    std::memcpy(pointer(destination.address()), source, bytes);
+    for_each_piece(memory, "upload", destination.address(), bytes, [&](std::span<std::byte> to, std::size_t offset) {
+      std::memcpy(to.data(), static_cast<const std::byte*>(source) + offset, to.size());
+    });
   });
 }
 
 void HostStream::download(void* destination, DevicePtr<const std::byte> source, std::size_t bytes) {
   if (bytes == 0) return;
   enqueue([&memory = memory_, destination, source, bytes] {
-    require_mapped(memory, "download", source.address(), bytes);
-    std::memcpy(destination, pointer(source.address()), bytes);
+    for_each_piece(memory, "download", source.address(), bytes, [&](std::span<std::byte> from, std::size_t offset) {
+      std::memcpy(static_cast<std::byte*>(destination) + offset, from.data(), from.size());
+    });
   });
 }
 
 void HostStream::copy(DevicePtr<std::byte> destination, DevicePtr<const std::byte> source, std::size_t bytes) {
   if (bytes == 0) return;
   enqueue([&memory = memory_, destination, source, bytes] {
-    require_mapped(memory, "copy", destination.address(), bytes);
-    require_mapped(memory, "copy", source.address(), bytes);
-    std::memcpy(pointer(destination.address()), pointer(source.address()), bytes);
+    for_each_piece(memory, "copy", destination.address(), bytes, [&](std::span<std::byte> to, std::size_t begin) {
+      for_each_piece(
+          memory, "copy", source.address() + begin, to.size(),
+          [&](std::span<std::byte> from, std::size_t offset) { std::memcpy(&to[offset], from.data(), from.size()); });
+    });
   });
 }
 
 void HostStream::fill_zero(DevicePtr<std::byte> destination, std::size_t bytes) {
   if (bytes == 0) return;
   enqueue([&memory = memory_, destination, bytes] {
-    require_mapped(memory, "fill_zero", destination.address(), bytes);
-    std::memset(pointer(destination.address()), 0, bytes);
+    for_each_piece(memory, "fill_zero", destination.address(), bytes,
+                   [](std::span<std::byte> to, std::size_t) { std::memset(to.data(), 0, to.size()); });
   });
 }
 

@@ -9,6 +9,7 @@
 #include "engine/model/rope_table.h"
 #include "engine/model/weight_loader.h"
 #include "engine/packed_layout.h"
+#include "engine/residency/lane_check.h"
 
 namespace genai {
 
@@ -21,6 +22,24 @@ CacheShape cache_shape(const ModelConfig& config, const ModelOptions& options) {
           .head_dim = config.head_dim,
           .sequence_count = options.sequence_count,
           .max_positions = options.context};
+}
+
+// By the whole name of a tensor, or by a part of names.
+std::vector<std::string> matrices_named(const WeightMap& map, const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    const PlacedTensor* const whole = map.find(name);
+    const std::size_t before = found.size();
+    for (const PlacedTensor& placed : map.tensors) {
+      const bool has_part =
+          placed.name.find(name) != std::string::npos || placed.interleaved_name.find(name) != std::string::npos;
+      if (placed.packed && (whole == nullptr ? has_part : &placed == whole)) found.push_back(placed.name);
+    }
+    if (found.size() == before)
+      throw UsageError(fmt::format("no matrix has a name with '{}' in it, to be kept cold", name),
+                       "genai inspect lists the names of a file's tensors");
+  }
+  return found;
 }
 
 PassLimits pass_limits(const ModelOptions& options) {
@@ -52,7 +71,7 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.small_kernels = 3 * config.layer_count + 3;  // rotation, attention, merging; embedding, choice, advance
   if (options.host_device != nullptr) request.host_ahead_bytes = host_cores_of(*options.host_device).ahead_bytes();
   request.speeds = options.lane_speeds;
-  request.forced_cold = options.forced_cold;
+  request.forced_cold = matrices_named(map, options.forced_cold);
   return request;
 }
 
@@ -60,20 +79,34 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
     : config_(config),
       options_(options),
       device_(device),
-      arena_(device.memory(), options.budget_bytes),
+      arena_(device.memory(), options.budget_bytes, options.allocator),
       stream_(device.create_stream()),
       weight_map_(map_weights(config_, file)),
       plan_request_(make_plan_request(weight_map_, config_, device, options_)) {
+  cache_ = std::make_unique<KvCache>(arena_, cache_shape(config_, options_));
+  try {
+    place(file);
+  } catch (const PinnedMemoryError& error) {
+    give_up_placement();
+    weight_map_ = map_weights(config_, file);
+    pinning_refusal_ = error.what();
+    plan_for_pageable_memory();
+    place(file);
+  }
+}
+
+void Model::place(const TensorFile& file) {
   const PassLimits limits = pass_limits(options_);
   const bool separate_gate = has_separate_gate(weight_map_);
   const Workspace sizes = lay_out_workspace(config_, separate_gate, device_.kernels(), limits, {});
-  cache_ = std::make_unique<KvCache>(arena_, cache_shape(config_, options_));
   plan_ = make_residency_plan(plan_request_);
   check_host_memory();
+  check_lanes(plan_, device_, options_.host_device, arena_, host_placement());
   place_weights(weight_map_, plan_);
 
   weight_range_ = arena_.reserve(MemoryKind::weights, weight_map_.resident_bytes);
-  cold_range_ = arena_.reserve(MemoryKind::cold, weight_map_.cold_bytes, Placement::host);
+  if (weight_map_.cold_bytes > 0)
+    cold_range_ = arena_.reserve(MemoryKind::cold, weight_map_.cold_bytes, host_placement());
   weights_ = bind_weights(config_, weight_map_, weight_range_.base(), cold_range_.base());
   workspace_range_ = arena_.reserve(MemoryKind::workspace, sizes.total_bytes);
   workspace_range_.commit(0, sizes.total_bytes);
@@ -81,8 +114,8 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
   const auto report = [this](std::uint64_t done_bytes) {
     if (options_.progress) options_.progress(done_bytes, weight_map_.total_bytes);
   };
-  weight_load_ = load_weights(weight_map_, file, device_, arena_, weight_range_, cold_range_, *stream_,
-                              options_.load_threads, report);
+  weight_load_ = load_weights(weight_map_, file, device_, arena_, weight_range_, cold_range_, host_placement(),
+                              *stream_, options_.load_threads, report);
 
   make_ring();
   const Workspace workspace =
@@ -92,6 +125,20 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
                                                 weight_map_.chunks(RingList::wide).output_chunk};
   transformer_ = std::make_unique<Transformer>(config_, weights_, *cache_, workspace, limits, device_.kernels(), *ring_,
                                                output_chunks, host_lane_.get());
+}
+
+void Model::give_up_placement() {
+  transformer_.reset();
+  host_lane_.reset();
+  ring_.reset();
+  for (MemoryRange* const range : {&ring_range_, &workspace_range_, &cold_range_, &weight_range_}) *range = {};
+}
+
+// Kernels cannot read such memory: no rows that are read or looked up in place.
+void Model::plan_for_pageable_memory() {
+  if (plan_request_.mode != OffloadMode::off) plan_request_.mode = OffloadMode::stream;
+  for (MatrixSize& matrix : plan_request_.matrices)
+    if (!matrix.read_every_pass || matrix.one_cold_lane) matrix.may_be_cold = false;
 }
 
 void Model::make_ring() {

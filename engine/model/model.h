@@ -28,26 +28,29 @@ struct ModelOptions {
   std::int32_t sequence_count = 1;
   CacheType cache_type = CacheType::f16;
   std::optional<std::uint64_t> budget_bytes;  // hard cap of committed device bytes; nothing: what the device has free
+  Allocator allocator = Allocator::arena;     // plain: no budget
   OffloadMode offload = OffloadMode::automatic;
   LaneSpeeds lane_speeds;
   bool has_host_lane = true;  // host cores can compute rows for the device
   // What computes rows of Lane::host beside a device that is not the host; null: the device does. Outlives the model.
   Device* host_device = nullptr;
-  std::vector<std::string> forced_cold;               // parts of names of matrices that must not be resident
+  // Matrices that must not be resident: whole names of tensors, or parts of names.
+  std::vector<std::string> forced_cold;
   std::optional<std::uint64_t> host_available_bytes;  // for cold weights; nothing: not checked
   int load_threads = 1;
   // Called now and then while weights are placed; may throw to give up.
   std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;
 };
 
-// What the planner must know to place this model on this device. Nothing is loaded or committed.
+// What the planner must know to place this model on this device. Nothing is loaded or committed. Throws UsageError
+// where a name of options.forced_cold is in none of the model's matrices.
 PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, Device& device,
                               const ModelOptions& options);
 
 class Model {
  public:
-  // Throws ModelFileError, BudgetError (before any large allocation) or DeviceError. `device` outlives the model; the
-  // file is no longer needed after construction.
+  // Throws ModelFileError, BudgetError (before any large allocation) or DeviceError, also for a lane that returns wrong
+  // bytes (lane_check.h). `device` outlives the model; the file is no longer needed after construction.
   Model(const TensorFile& file, const ModelConfig& config, Device& device, const ModelOptions& options);
   ~Model();
   Model(const Model&) = delete;
@@ -72,10 +75,18 @@ class Model {
   DevicePtr<std::byte> weight_address(const PlacedTensor& placed, Lane lane = Lane::resident) const {
     return genai::weight_address(placed, lane, lane == Lane::resident ? weight_range_.base() : cold_range_.base());
   }
+  // Why cold weights are in memory that is not page-locked; empty: they are not. Such weights are copied by single
+  // calls and reach the device through the ring only; the rest is as ever.
+  const std::string& pinning_refusal() const { return pinning_refusal_; }
+  bool has_pageable_weights() const { return !pinning_refusal_.empty() && plan_.cold_bytes() > 0; }
   const WeightLoad& weight_load() const { return weight_load_; }
   std::uint64_t weight_bytes() const { return weight_map_.total_bytes; }
 
  private:
+  void place(const TensorFile& file);
+  void give_up_placement();
+  void plan_for_pageable_memory();
+  Placement host_placement() const { return pinning_refusal_.empty() ? Placement::host : Placement::pageable; }
   void check_host_memory() const;
   void make_ring();
   void make_host_lane(const Workspace& workspace);
@@ -88,6 +99,7 @@ class Model {
   std::unique_ptr<Stream> stream_;
   WeightMap weight_map_;
   PlanRequest plan_request_;
+  std::string pinning_refusal_;
   ResidencyPlan plan_;
   MemoryRange weight_range_;
   MemoryRange cold_range_;

@@ -124,7 +124,7 @@ class Places {
   std::mutex mutex_;
 };
 
-// Two page-locked slots of one worker: one is filled while the other travels.
+// Two slots of host memory of one worker: one is filled while the other travels.
 class StagingSlots {
  public:
   StagingSlots(Device& device, std::byte* memory, DevicePtr<std::byte> address, std::int64_t slot_bytes)
@@ -155,8 +155,8 @@ class StagingSlots {
 }  // namespace
 
 WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
-                        MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
-                        const LoadProgress& progress) {
+                        MemoryRange& resident, MemoryRange& cold, Placement staging_placement, Stream& stream,
+                        int thread_count, const LoadProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Piece> pieces = cut(map, file, resident, cold);
   Places places(arena);
@@ -170,7 +170,7 @@ WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& de
   std::byte* staging_memory = nullptr;
   if (through_staging) {
     const auto staging_bytes = static_cast<std::size_t>(2 * thread_count * slot_bytes);
-    staging = arena.reserve(MemoryKind::staging, staging_bytes, Placement::host);
+    staging = arena.reserve(MemoryKind::staging, staging_bytes, staging_placement);
     staging.commit(0, staging_bytes);
     staging_memory = arena.memory().host_view(staging.base());
   }
@@ -221,7 +221,7 @@ WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& de
   stream.synchronize();
   if (failure != nullptr) std::rethrow_exception(failure);
   resident.commit(0, map.resident_bytes);  // what lies between pieces
-  cold.commit(0, map.cold_bytes);
+  if (map.cold_bytes > 0) cold.commit(0, map.cold_bytes);
   if (progress) progress(map.total_bytes);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   return {.file_bytes = file_bytes_of(map, file), .seconds = taken.count()};

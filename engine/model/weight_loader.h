@@ -1,5 +1,6 @@
 // weight_loader.h - fills the placed weights: every part of every tensor is packed once, by several threads, straight
-// from the mapping into its final place where the host can write there, else through a small page-locked staging range.
+// from the mapping into its final place where the host can write there, else through a small staging range, page-locked
+// where that is to be had.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,10 +20,11 @@ struct WeightLoad {
   double seconds = 0.0;          // to commit, read, pack and place
 };
 
-// Commits both ranges and fills them; the mapping's pages are dropped behind the readers. Returns when the device has
-// everything. Throws BudgetError or DeviceError.
+// Commits both ranges (`cold` may be empty where the map has nothing for it) and fills them; the mapping's pages are
+// dropped behind the readers. Returns when the device has everything. Throws BudgetError, PinnedMemoryError or
+// DeviceError.
 WeightLoad load_weights(const WeightMap& map, const TensorFile& file, Device& device, ResidencyArena& arena,
-                        MemoryRange& resident, MemoryRange& cold, Stream& stream, int thread_count,
-                        const LoadProgress& progress);
+                        MemoryRange& resident, MemoryRange& cold, Placement staging_placement, Stream& stream,
+                        int thread_count, const LoadProgress& progress);
 
 }  // namespace genai

@@ -10,6 +10,7 @@
 #include "engine/error.h"
 #include "engine/residency/cold_order.h"
 #include "engine/residency/lane_times.h"
+#include "engine/residency/strip_order.h"
 
 namespace genai {
 namespace {
@@ -37,9 +38,8 @@ class Planner {
       const MatrixSize& matrix = request.matrices[index];
       total_bytes += static_cast<std::uint64_t>(matrix.total_bytes());
       largest_strip_bytes_ = std::max(largest_strip_bytes_, static_cast<std::uint64_t>(matrix.strip_bytes));
-      forced_cold_.push_back(
-          std::any_of(request.forced_cold.begin(), request.forced_cold.end(),
-                      [&](const std::string& part) { return matrix.name.find(part) != std::string::npos; }));
+      forced_cold_.push_back(std::find(request.forced_cold.begin(), request.forced_cold.end(), matrix.name) !=
+                             request.forced_cold.end());
       if (forced_cold_.back()) has_forced_cold_ = true;
     }
     slot_bytes_ = rounded(std::max(largest_strip_bytes_, std::min(kLargestSlotBytes, total_bytes / kSlotsInModel)),
@@ -63,18 +63,10 @@ class Planner {
 
   // The longest prefix of the order that fits; nothing where not even the part that must be resident does.
   std::optional<std::vector<std::int64_t>> longest_fitting(std::uint64_t budget_bytes, bool with_ring) const {
-    std::vector<std::int64_t> strips = obligatory_;
-    std::uint64_t resident = 0;
-    for (std::size_t index = 0; index < strips.size(); ++index) resident += part_bytes(index, strips[index]);
-    if (committed_with(resident, with_ring) > budget_bytes) return std::nullopt;
-    for (const Step& step : order_) {
-      const std::uint64_t grown = resident - part_bytes(step.matrix, strips[step.matrix]) +
-                                  part_bytes(step.matrix, strips[step.matrix] + step.strips);
-      if (committed_with(grown, with_ring) > budget_bytes) break;
-      resident = grown;
-      strips[step.matrix] += step.strips;
-    }
-    return strips;
+    if (committed(obligatory_, with_ring) > budget_bytes) return std::nullopt;
+    return order_.longest_prefix(obligatory_, [&](const std::vector<std::int64_t>& strips) {
+      return committed(strips, with_ring) <= budget_bytes;
+    });
   }
 
   std::uint64_t least_committed(bool with_ring) const { return committed(obligatory_, with_ring); }
@@ -83,11 +75,6 @@ class Planner {
   std::uint64_t ring_bytes() const { return rounded(slot_bytes_ * kRingSlots, request_.granule_bytes); }
 
  private:
-  struct Step {
-    std::size_t matrix;
-    std::int64_t strips;
-  };
-
   std::uint64_t part_bytes(std::size_t matrix, std::int64_t strips) const {
     return rounded(static_cast<std::uint64_t>(strips * request_.matrices[matrix].strip_bytes), kPartAlignment);
   }
@@ -98,26 +85,16 @@ class Planner {
   }
 
   void order_strips() {
-    struct Keyed {
-      double share;  // of a large matrix that is resident once this step is taken
-      Step step;
-    };
-    std::vector<Keyed> keyed;
     const std::vector<double> from = cold_from(request_.matrices);
     for (std::size_t index = 0; index < request_.matrices.size(); ++index) {
       const MatrixSize& matrix = request_.matrices[index];
       obligatory_.push_back(matrix.may_be_cold ? 0 : matrix.strips);
       if (!matrix.may_be_cold || forced_cold_[index]) continue;
-      if (!matrix.read_every_pass) {
-        // Reading one row of it from host memory costs next to nothing: it is the last to come in, and comes in whole.
-        keyed.push_back({2.0, {index, matrix.strips}});
-        continue;
-      }
-      for (std::int64_t strip = 1; strip <= matrix.strips; ++strip)
-        keyed.push_back({from[index] * static_cast<double>(strip) / static_cast<double>(matrix.strips), {index, 1}});
+      if (matrix.read_every_pass)
+        order_.add(index, matrix.strips, from[index]);
+      else  // Reading one row of it from host memory costs next to nothing.
+        order_.add_last(index, matrix.strips);
     }
-    std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) { return a.share < b.share; });
-    for (const Keyed& entry : keyed) order_.push_back(entry.step);
   }
 
   const PlanRequest& request_;
@@ -126,7 +103,7 @@ class Planner {
   std::uint64_t largest_strip_bytes_ = 1;
   std::uint64_t slot_bytes_ = 0;
   std::vector<std::int64_t> obligatory_;
-  std::vector<Step> order_;
+  StripOrder order_;
 };
 
 bool uses_host(OffloadMode mode) { return mode == OffloadMode::host || mode == OffloadMode::split; }

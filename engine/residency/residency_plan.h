@@ -78,7 +78,7 @@ struct PlanRequest {
   std::int32_t small_kernels = 0;
   std::uint64_t host_ahead_bytes = 0;  // what caches of host cores take of rows before they are asked for
   LaneSpeeds speeds;
-  // Strips that must be cold whatever the budget (for tests): matrices whose name contains one of these.
+  // Names of matrices that must be cold whatever the budget.
   std::vector<std::string> forced_cold;
 };
 
