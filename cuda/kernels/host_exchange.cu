@@ -1,4 +1,4 @@
-// host_exchange.cu - rows of activations to the host cores, and their results back (engine/device/exchange_words.h).
+// host_exchange.cu - rows of activations to the host cores, and their results back (engine/exchange_words.h).
 // Shapes   ask_host: input (M, K) f32 to words in host memory. take_answer: up to three results (M, width) of words.
 // Mapping  ask_host: a warp a tile of 128 values; blocks are eight warps of one row, and each computes the norm of the
 //          whole row for itself. take_answer: 256 threads a block, a result each.
@@ -10,7 +10,7 @@
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/launch.h"
-#include "engine/device/exchange_words.h"
+#include "engine/exchange_words.h"
 
 namespace genai::cuda {
 namespace {

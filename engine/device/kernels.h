@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "engine/device/device_ptr.h"
-#include "engine/device/exchange_words.h"
 #include "engine/device/stream.h"
 #include "engine/dtype.h"
 
@@ -162,7 +161,10 @@ struct AdvanceArgs {
   std::int32_t row_count;
 };
 
-// Requests to host cores (exchange_words.h) are numbered within a pass, from 1 on; the number of a request is *finished
+// What a device and host cores tell each other is in words of host memory (engine/exchange_words.h).
+using ExchangeWord = std::uint64_t;
+
+// Requests to host cores are numbered within a pass, from 1 on; the number of a request is *finished
 // + number. `finished` lies in device memory, is 0 at first, and changes nowhere but in finish_requests: so a kernel
 // may read it, and look for results, while kernels ahead of it still run.
 

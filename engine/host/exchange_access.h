@@ -1,9 +1,9 @@
-// exchange_access.h - words of an exchange (device/exchange_words.h) as the host stores and loads them. A word that was
+// exchange_access.h - words of an exchange (exchange_words.h) as the host stores and loads them. A word that was
 // loaded makes visible what came before its store: on the host that costs nothing.
 #pragma once
 #include <atomic>
 
-#include "engine/device/exchange_words.h"
+#include "engine/exchange_words.h"
 
 namespace genai {
 

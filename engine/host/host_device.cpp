@@ -1,6 +1,7 @@
 #include "engine/host/host_device.h"
 
 #include "engine/host/host_limits.h"
+#include "engine/host/host_row_server.h"
 #include "engine/host/host_stream.h"
 
 namespace genai {
@@ -28,5 +29,11 @@ std::string HostDevice::name() const {
 
 std::unique_ptr<Stream> HostDevice::create_stream() { return std::make_unique<HostStream>(schedule_, memory_); }
 std::unique_ptr<Event> HostDevice::create_event() { return std::make_unique<HostEvent>(schedule_); }
+
+std::unique_ptr<RowServer> HostDevice::serve_rows(const ExchangeWord* request, const RowServerLimits& limits) {
+  return std::make_unique<HostRowServer>(threads_, kernels_.math(), request, limits);
+}
+
+std::uint64_t HostDevice::ahead_bytes() const { return HostRowServer::ahead_bytes(threads_.thread_count()); }
 
 }  // namespace genai

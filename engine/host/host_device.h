@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/device/device.h"
+#include "engine/device/host_cores.h"
 #include "engine/host/host_kernels.h"
 #include "engine/host/host_memory.h"
 #include "engine/host/host_schedule.h"
@@ -27,7 +28,7 @@ struct HostDeviceOptions {
   std::chrono::microseconds spin_time = ThreadPool::kSpinTime;  // of threads without work, before they sleep
 };
 
-class HostDevice final : public Device {
+class HostDevice final : public Device, public HostCores {
  public:
   explicit HostDevice(const HostDeviceOptions& options);
   ~HostDevice() override;
@@ -37,6 +38,8 @@ class HostDevice final : public Device {
   Kernels& kernels() override { return kernels_; }
   std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<Event> create_event() override;
+  std::unique_ptr<RowServer> serve_rows(const ExchangeWord* request, const RowServerLimits& limits) override;
+  std::uint64_t ahead_bytes() const override;
 
  private:
   const std::shared_ptr<HostSchedule> schedule_;

@@ -335,10 +335,4 @@ void HostKernels::finish_requests(Stream& stream, const FinishRequestsArgs& args
   host_stream(stream).enqueue([args] { *host(args.finished) += args.count; });
 }
 
-HostKernels& host_kernels_of(Device& device) {
-  auto* const kernels = dynamic_cast<HostKernels*>(&device.kernels());
-  GENAI_EXPECT(kernels != nullptr, "host cores are those of a host device");
-  return *kernels;
-}
-
 }  // namespace genai

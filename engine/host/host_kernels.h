@@ -4,7 +4,6 @@
 #pragma once
 #include <cstddef>
 
-#include "engine/device/device.h"
 #include "engine/device/kernels.h"
 #include "engine/host/math.h"
 #include "engine/host/thread_pool.h"
@@ -17,7 +16,6 @@ class HostKernels final : public Kernels {
   explicit HostKernels(ThreadPool& pool, const HostMath& math = best_host_math()) : pool_(pool), math_(math) {}
 
   const HostMath& math() const { return math_; }
-  ThreadPool& pool() { return pool_; }
 
   std::size_t scratch_bytes(const ScratchLimits& limits) const override;
   void embed(Stream& stream, const EmbedArgs& args) override;
@@ -41,8 +39,5 @@ class HostKernels final : public Kernels {
   ThreadPool& pool_;
   const HostMath& math_;
 };
-
-// REQUIRES: a host device.
-HostKernels& host_kernels_of(Device& device);
 
 }  // namespace genai

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/device/exchange_words.h"
+#include "engine/exchange_words.h"
 #include "engine/host/matmul_units.h"
 #include "engine/host/thread_pool.h"
 

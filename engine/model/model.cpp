@@ -69,7 +69,7 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.wide_passes_stream = options.host_device != nullptr && options.max_rows > HostLane::kMaxRows;
   request.step_rows = std::min({options.sequence_count, options.max_rows, options.max_logit_rows});
   request.small_kernels = 3 * config.layer_count + 3;  // rotation, attention, merging; embedding, choice, advance
-  if (options.host_device != nullptr) request.host_ahead_bytes = RowServer::ahead_bytes(*options.host_device);
+  if (options.host_device != nullptr) request.host_ahead_bytes = host_cores_of(*options.host_device).ahead_bytes();
   request.speeds = options.lane_speeds;
   request.forced_cold = matrices_named(map, options.forced_cold);
   return request;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/error.h"
-#include "engine/host/exchange_access.h"
+#include "engine/exchange_words.h"
 
 namespace genai {
 namespace {
@@ -41,11 +41,10 @@ HostLane::HostLane(Device& device, Device& host, ResidencyArena& arena, DevicePt
   const std::unique_ptr<Stream> stream = device.create_stream();
   stream->fill_zero(finished.as<std::byte>(), sizeof(std::uint32_t));
   stream->synchronize();
-  server_.emplace(host_kernels_of(host), on_host(request_),
-                  RowServerLimits{.max_rows = limits.max_rows,
-                                  .input_width = limits.input_width,
-                                  .max_products = limits.max_products,
-                                  .float_input = limits.float_input});
+  server_ = host_cores_of(host).serve_rows(on_host(request_), {.max_rows = limits.max_rows,
+                                                               .input_width = limits.input_width,
+                                                               .max_products = limits.max_products,
+                                                               .float_input = limits.float_input});
 }
 
 template <class T>
@@ -126,7 +125,5 @@ void HostLane::end_pass(Stream& stream) {
   if (pass_requests_ == 0) return;
   device_.kernels().finish_requests(stream, {.finished = finished_, .count = std::exchange(pass_requests_, 0)});
 }
-
-std::uint32_t HostLane::request_count() const { return request_of(load_word(*on_host(request_))); }
 
 }  // namespace genai

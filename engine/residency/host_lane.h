@@ -1,7 +1,7 @@
 // host_lane.h - cold rows that host cores compute while a device of another kind works on the rest of the same
 // matrices. The device asks for a product by its number and goes on; the host's threads compute it with kernels that
-// give the same bits (host/row_server.h); the device takes the results when it needs them. No host call happens in a
-// step: the device's side of the exchange are kernels, so a captured step holds them.
+// give the same bits (host/host_row_server.h); the device takes the results when it needs them. No host call happens in
+// a step: the device's side of the exchange are kernels, so a captured step holds them.
 //
 // Invariants
 //   H1 One request is open at a time: the device takes the answer to one before it asks the next. So input and results
@@ -13,11 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "engine/device/device.h"
-#include "engine/host/row_server.h"
+#include "engine/device/host_cores.h"
 #include "engine/residency/residency_arena.h"
 
 namespace genai {
@@ -56,7 +56,7 @@ class HostLane {
 
   void rethrow_failure() { server_->rethrow_failure(); }
   // So far, modulo 2^32. Once the device has done all that was enqueued, they are answered.
-  std::uint32_t request_count() const;
+  std::uint32_t request_count() const { return server_->last_request(); }
 
  private:
   std::int32_t number_of(const void* key, const MatmulArgs& args);
@@ -76,7 +76,7 @@ class HostLane {
   std::map<const void*, std::int32_t> numbers_;         // of products
   MatmulArgs asked_{};                                  // by the last ask
   std::uint32_t pass_requests_ = 0;                     // since the last end_pass
-  std::optional<RowServer> server_;                     // last: its threads use the memory above
+  std::unique_ptr<RowServer> server_;                   // last: its threads use the memory above
 };
 
 }  // namespace genai

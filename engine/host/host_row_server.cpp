@@ -1,4 +1,4 @@
-#include "engine/host/row_server.h"
+#include "engine/host/host_row_server.h"
 
 #include <algorithm>
 #include <array>
@@ -65,8 +65,8 @@ class AlignedBytes {
 
 }  // namespace
 
-struct alignas(64) RowServer::Worker {
-  Worker(const RowServer& server, int thread_index)
+struct alignas(64) HostRowServer::Worker {
+  Worker(const HostRowServer& server, int thread_index)
       : index(thread_index),
         tile_stride_bytes(input_words(server.limits_.input_width, true) * 4),
         float_stride_bytes(server.limits_.float_input ? input_words(server.limits_.input_width, false) * 4 : 0),
@@ -85,7 +85,7 @@ struct alignas(64) RowServer::Worker {
     ahead_next = ahead_count = 0;
   }
   // Fetches some lines of the thread's own rows that come next; false where there are enough.
-  bool fetch_ahead(const RowServer& server);
+  bool fetch_ahead(const HostRowServer& server);
 
   const int index;
   std::uint32_t seen = 0;  // the last request; none of its units are left
@@ -106,7 +106,7 @@ struct alignas(64) RowServer::Worker {
   int ahead_count = 0;
 };
 
-bool RowServer::Worker::fetch_ahead(const RowServer& server) {
+bool HostRowServer::Worker::fetch_ahead(const HostRowServer& server) {
   if (ahead_bytes >= kAheadBytes) return false;
   if (ahead_next == ahead_count) {
     if (ahead_job >= 0) ahead_job = followers[static_cast<std::size_t>(ahead_job)];
@@ -131,28 +131,32 @@ bool RowServer::Worker::fetch_ahead(const RowServer& server) {
   return true;
 }
 
-RowServer::RowServer(HostKernels& kernels, const ExchangeWord* request, const RowServerLimits& limits)
-    : kernels_(kernels),
+HostRowServer::HostRowServer(ThreadPool& pool, const HostMath& math, const ExchangeWord* request,
+                             const RowServerLimits& limits)
+    : pool_(pool),
+      math_(math),
       request_(request),
       limits_(limits),
       products_(std::make_unique<Product[]>(static_cast<std::size_t>(limits.max_products))),
-      units_(kernels.pool().thread_count()) {
+      units_(pool.thread_count()) {
   GENAI_EXPECT(limits.max_rows > 0 && limits.input_width > 0 && limits.max_products > 0, "a server without work");
-  for (int thread = 0; thread < kernels.pool().thread_count(); ++thread)
+  for (int thread = 0; thread < pool.thread_count(); ++thread)
     workers_.push_back(std::make_unique<Worker>(*this, thread));
   thread_ = std::thread([this] { serve(); });
 }
 
-RowServer::~RowServer() {
+HostRowServer::~HostRowServer() {
   is_stopping_.store(true, std::memory_order_relaxed);
   thread_.join();
 }
 
-std::uint64_t RowServer::ahead_bytes(Device& host) {
-  return static_cast<std::uint64_t>(host_kernels_of(host).pool().thread_count() * kAheadBytes);
+std::uint64_t HostRowServer::ahead_bytes(int thread_count) {
+  return static_cast<std::uint64_t>(thread_count * kAheadBytes);
 }
 
-std::int32_t RowServer::add(const ServedProduct& served) {
+std::uint32_t HostRowServer::last_request() const { return request_of(load_word(*request_)); }
+
+std::int32_t HostRowServer::add(const ServedProduct& served) {
   expect_product(served.args);
   GENAI_EXPECT(product_count_ < limits_.max_products, "more products than were announced");
   GENAI_EXPECT(served.args.outputs[0].matrix.cols <= limits_.input_width, "a product too wide");
@@ -169,26 +173,25 @@ std::int32_t RowServer::add(const ServedProduct& served) {
   return product_count_++;
 }
 
-void RowServer::rethrow_failure() {
+void HostRowServer::rethrow_failure() {
   const std::lock_guard lock(failure_mutex_);
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
-bool RowServer::is_open(std::uint32_t number) const { return request_of(load_word(*request_)) == number; }
+bool HostRowServer::is_open(std::uint32_t number) const { return last_request() == number; }
 
-void RowServer::serve() {
+void HostRowServer::serve() {
   while (!is_stopping_.load(std::memory_order_relaxed)) {
     if (is_open(workers_.front()->seen)) {
       std::this_thread::sleep_for(kNapTime);
       continue;
     }
     is_leaving_.store(false, std::memory_order_relaxed);
-    kernels_.pool().parallel(
-        [this](int thread_index, int) { work(*workers_[static_cast<std::size_t>(thread_index)]); });
+    pool_.parallel([this](int thread_index, int) { work(*workers_[static_cast<std::size_t>(thread_index)]); });
   }
 }
 
-void RowServer::work(Worker& worker) {
+void HostRowServer::work(Worker& worker) {
   while (const std::optional<Request> request = next_request(worker)) {
     answer(worker, *request);
     worker.seen = request->number;
@@ -198,7 +201,7 @@ void RowServer::work(Worker& worker) {
 }
 
 // Nothing: the thread leaves the pool. Once one does, all do, so that none is missing from later requests.
-std::optional<RowServer::Request> RowServer::next_request(Worker& worker) {
+std::optional<HostRowServer::Request> HostRowServer::next_request(Worker& worker) {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
     for (int spin = 0; spin < kSpinsBetweenLooks; ++spin) {
@@ -213,7 +216,7 @@ std::optional<RowServer::Request> RowServer::next_request(Worker& worker) {
   }
 }
 
-void RowServer::answer(Worker& worker, const Request& request) {
+void HostRowServer::answer(Worker& worker, const Request& request) {
   const Product& product = products_[static_cast<std::size_t>(request.job)];
   if (worker.last_job >= 0) worker.followers[static_cast<std::size_t>(worker.last_job)] = request.job;
   if (!read_input(worker, product, request)) return;
@@ -221,7 +224,7 @@ void RowServer::answer(Worker& worker, const Request& request) {
               [&](std::int64_t begin, std::int64_t end) { compute(worker, product, request, begin, end); });
 }
 
-bool RowServer::read_input(Worker& worker, const Product& product, const Request& request) {
+bool HostRowServer::read_input(Worker& worker, const Product& product, const Request& request) {
   const std::int32_t cols = product.served.args.outputs[0].matrix.cols;
   const std::int64_t words = input_words(cols, product.quantized_input);
   for (std::int32_t m = 0; m < request.row_count; ++m) {
@@ -230,13 +233,13 @@ bool RowServer::read_input(Worker& worker, const Product& product, const Request
     std::byte* const floats = worker.floats + m * worker.float_stride_bytes;
     if (!read_words(row, product.quantized_input ? tiles : floats, words, request.number)) return false;
     if (!product.quantized_input && product.has_quantized)
-      kernels_.math().quantize_row(reinterpret_cast<const float*>(floats), cols,
-                                   reinterpret_cast<ActivationTile*>(tiles));
+      math_.quantize_row(reinterpret_cast<const float*>(floats), cols, reinterpret_cast<ActivationTile*>(tiles));
   }
   return true;
 }
 
-bool RowServer::read_words(const ExchangeWord* from, std::byte* to, std::int64_t count, std::uint32_t number) const {
+bool HostRowServer::read_words(const ExchangeWord* from, std::byte* to, std::int64_t count,
+                               std::uint32_t number) const {
   for (std::int64_t i = 0; i < count; ++i) {
     // The device has written to memory or to a cache far away, and all threads read the same lines.
     if (i % kLineWords == 0) __builtin_prefetch(from + i + kAheadWords);
@@ -252,8 +255,8 @@ bool RowServer::read_words(const ExchangeWord* from, std::byte* to, std::int64_t
   return true;
 }
 
-void RowServer::compute(Worker& worker, const Product& product, const Request& request, std::int64_t begin,
-                        std::int64_t end) {
+void HostRowServer::compute(Worker& worker, const Product& product, const Request& request, std::int64_t begin,
+                            std::int64_t end) {
   const MatmulArgs& args = product.served.args;
   const auto compute_strips = [&](int index, std::int64_t first_strip, std::int64_t strips) {
     const MatmulOutput& output = args.outputs[index];
@@ -265,20 +268,19 @@ void RowServer::compute(Worker& worker, const Product& product, const Request& r
     const std::int64_t results = rows / rows_a_result;
     const std::byte* const data = host(output.matrix.data);
     try {
-      kernels_.math().matmul(
-          {.matrix = {.data = data + first_strip * strip_bytes(output.matrix.dtype, output.matrix.cols),
-                      .dtype = output.matrix.dtype,
-                      .rows = static_cast<std::int32_t>(rows),
-                      .cols = output.matrix.cols},
-           .input = floats ? worker.floats : worker.tiles,
-           .input_stride_bytes = floats ? worker.float_stride_bytes : worker.tile_stride_bytes,
-           .row_count = request.row_count,
-           .bias = output.bias ? host(output.bias) + first_row : nullptr,
-           .out = worker.outputs,
-           .out_stride = kPieceRows,
-           .epilogue = args.epilogue,
-           .soft_cap = args.soft_cap},
-          0, strips, worker.workspace);
+      math_.matmul({.matrix = {.data = data + first_strip * strip_bytes(output.matrix.dtype, output.matrix.cols),
+                               .dtype = output.matrix.dtype,
+                               .rows = static_cast<std::int32_t>(rows),
+                               .cols = output.matrix.cols},
+                    .input = floats ? worker.floats : worker.tiles,
+                    .input_stride_bytes = floats ? worker.float_stride_bytes : worker.tile_stride_bytes,
+                    .row_count = request.row_count,
+                    .bias = output.bias ? host(output.bias) + first_row : nullptr,
+                    .out = worker.outputs,
+                    .out_stride = kPieceRows,
+                    .epilogue = args.epilogue,
+                    .soft_cap = args.soft_cap},
+                   0, strips, worker.workspace);
     } catch (...) {
       const std::lock_guard lock(failure_mutex_);
       if (failure_ == nullptr) failure_ = std::current_exception();

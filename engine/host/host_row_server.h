@@ -1,5 +1,5 @@
-// row_server.h - threads of a pool that compute rows of products as requests for them arrive in words of memory
-// (device/exchange_words.h), and put each result into a word of its own. Nobody calls them, and they wait for nobody:
+// host_row_server.h - threads of a pool that compute rows of products as requests for them arrive in words of memory
+// (exchange_words.h), and put each result into a word of its own. Nobody calls them, and they wait for nobody:
 // a thread that comes late to a request finds its units taken, or a newer request, and goes on with that.
 //
 // Invariants
@@ -22,42 +22,25 @@
 #include <thread>
 #include <vector>
 
-#include "engine/device/exchange_words.h"
-#include "engine/host/host_kernels.h"
+#include "engine/device/host_cores.h"
+#include "engine/host/math.h"
 #include "engine/host/request_units.h"
+#include "engine/host/thread_pool.h"
 
 namespace genai {
 
-struct ServedProduct {
-  MatmulArgs args;  // matrices, biases and epilogue alone; the epilogue is not Epilogue::add
-  ExchangeWord* results[MatmulArgs::kMaxOutputs];  // (M, outputs of a row)
-  std::int32_t result_width(int output) const {
-    return is_gated(args.epilogue) ? args.outputs[output].matrix.rows / 2 : args.outputs[output].matrix.rows;
-  }
-};
-
-struct RowServerLimits {
-  std::int32_t max_rows = 1;      // of a request
-  std::int32_t input_width = 0;   // of the widest product
-  std::int32_t max_products = 0;  // that there will be
-  bool float_input = false;       // some product has a matrix of a float type
-};
-
-class RowServer {
+class HostRowServer final : public RowServer {
  public:
-  // `request`: its header and rows. It and the kernels outlive the server.
-  RowServer(HostKernels& kernels, const ExchangeWord* request, const RowServerLimits& limits);
-  ~RowServer();
-  RowServer(const RowServer&) = delete;
-  RowServer& operator=(const RowServer&) = delete;
+  HostRowServer(ThreadPool& pool, const HostMath& math, const ExchangeWord* request, const RowServerLimits& limits);
+  ~HostRowServer() override;
+  HostRowServer(const HostRowServer&) = delete;
+  HostRowServer& operator=(const HostRowServer&) = delete;
 
-  // Of rows that the threads of a host device fetch into their caches while they wait.
-  static std::uint64_t ahead_bytes(Device& host);
+  static std::uint64_t ahead_bytes(int thread_count);
 
-  // Returns the number to ask for it. Throws Error where it is no product.
-  std::int32_t add(const ServedProduct& product);
-
-  void rethrow_failure();
+  std::int32_t add(const ServedProduct& product) override;
+  std::uint32_t last_request() const override;
+  void rethrow_failure() override;
 
  private:
   struct Request {
@@ -81,10 +64,10 @@ class RowServer {
   bool read_input(Worker& worker, const Product& product, const Request& request);
   bool read_words(const ExchangeWord* from, std::byte* to, std::int64_t count, std::uint32_t number) const;
   void compute(Worker& worker, const Product& product, const Request& request, std::int64_t begin, std::int64_t end);
-  bool is_asked(std::uint32_t seen) const;
   bool is_open(std::uint32_t number) const;
 
-  HostKernels& kernels_;
+  ThreadPool& pool_;
+  const HostMath& math_;
   const ExchangeWord* request_;
   const RowServerLimits limits_;
   const std::unique_ptr<Product[]> products_;
