@@ -288,7 +288,7 @@ TEST_CASE("a long prompt is read through the ring in passes of any width, in eve
       options.model.max_rows = rows;
       options.device.seed = seed;
       HostModel model(*path, options);
-      REQUIRE(model.model->weight_map().ring_chunks.size() > 4);
+      REQUIRE(model.model->weight_map().chunks(RingList::narrow).chunks.size() > 4);
       CHECK(model.generate(prompt, 3).step_hashes == expected.step_hashes);
     }
   }
