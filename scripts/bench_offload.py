@@ -6,7 +6,7 @@ asked for, then with shares of a step's bytes cold in every mode, in a batch, an
 run as it ends; --out gets every report, one JSON object a line, with the name of the run. Runs of one model, prompt,
 length and width must give equal bits whatever the memory: exit code 1 where two hashes differ or a run fails.
 
-  scripts/bench_offload.py --genai build/genai --device cuda --out offload.jsonl            # 14B in 24 runs, then 70B
+  scripts/bench_offload.py --genai build/genai --device cuda --out offload.jsonl            # 14B in 28 runs, then 70B in 3
   scripts/bench_offload.py --genai build/genai --models 0.5b --device cpu -t 2 --tokens 16  # anywhere
 """
 import argparse
@@ -98,13 +98,13 @@ class Bench:
         embedding_bytes = max(0, resident["resident_bytes"] - step_bytes)
         for percent in COLD_PERCENT:
             cold = ["--cpu-offload-gb", f"{(embedding_bytes + step_bytes * percent / 100) / GIB:.3f}"]
-            for mode in MODES:
+            for mode in self.args.modes:
                 self.run(model, f"{percent} % {mode}", [*cold, "--weight-offload", mode], tokens)
             if percent != 50:
                 continue
             for mode in ("auto", "stream"):
                 self.run(model, f"{percent} % {mode} x8", [*cold, "--weight-offload", mode, "-np", "8"], tokens)
-            for mode in MODES:
+            for mode in self.args.modes:
                 self.run(model, f"{percent} % {mode} long", [*cold, "--weight-offload", mode], 4, LONG_PROMPT)
 
     def measure_budget(self, model, budget):
@@ -120,6 +120,7 @@ def main():
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the models are")
     parser.add_argument("--models", nargs="+", default=["14b", "70b"], help="shapes of make_synthetic.py")
     parser.add_argument("--type", default="Q4_0")
+    parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--budget", default="24GiB", help="of models of 30 GB and more, which run with this and no other")
     parser.add_argument("--timeout", type=int, default=90, help="seconds a run")
