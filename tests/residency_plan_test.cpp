@@ -184,6 +184,33 @@ TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[
   }
 }
 
+TEST_CASE("where one processor does everything, the times of lanes add up", "[residency_plan]") {
+  PlanRequest request = small_request();
+  request.speeds = {.resident = 40,
+                    .ring = 20,
+                    .zero_copy = 30,
+                    .host = 35,
+                    .ring_beside_host = 20,
+                    .host_beside_ring = 35,
+                    .matrix_seconds = 0.5,
+                    .pass_seconds = 3};
+  request.lanes_take_turns = true;
+  const double calls = static_cast<double>(request.matrices.size()) - 1.0;  // not the table
+  for (const OffloadMode mode : {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split}) {
+    INFO(offload_mode_name(mode));
+    request.mode = mode;
+    request.budget_bytes.reset();
+    request.budget_bytes = smallest_budget(request) + 20000;
+    const ResidencyPlan plan = make_residency_plan(request);
+    const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_bytes[static_cast<int>(lane)]); };
+    const double seconds = 3.0 + calls * 0.5 + (bytes(Lane::resident) + bytes(Lane::ring)) / 40.0 +
+                           bytes(Lane::ring) / 20.0 + bytes(Lane::zero_copy) / 30.0 + bytes(Lane::host) / 35.0;
+    CHECK(plan.pass_seconds == Approx(seconds));
+  }
+  request.mode = OffloadMode::automatic;
+  CHECK(make_residency_plan(request).mode == OffloadMode::host);
+}
+
 TEST_CASE("what each exchange costs moves rows from host cores into the ring", "[residency_plan]") {
   PlanRequest request = small_request();
   request.mode = OffloadMode::split;

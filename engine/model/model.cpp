@@ -66,6 +66,7 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.budget_bytes = options.budget_bytes ? options.budget_bytes : device.memory().info().free_bytes;
   request.mode = options.offload;
   request.has_host_lane = options.has_host_lane;
+  request.lanes_take_turns = options.has_host_lane && options.host_device == nullptr;
   request.wide_passes_stream = options.host_device != nullptr && options.max_rows > HostLane::kMaxRows;
   request.step_rows = std::min({options.sequence_count, options.max_rows, options.max_logit_rows});
   request.small_kernels = 3 * config.layer_count + 3;  // rotation, attention, merging; embedding, choice, advance

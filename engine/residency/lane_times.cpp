@@ -81,6 +81,31 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
   return computing;
 }
 
+struct Term {
+  const char* bottleneck;
+  double seconds;
+};
+
+// One processor does everything, so there are no exchanges either.
+void predict_turns(const PlanRequest& request, ResidencyPlan& plan) {
+  const LaneSpeeds& speeds = request.speeds;
+  const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_bytes[static_cast<int>(lane)]); };
+  const auto time = [](double count, double rate) { return count > 0.0 ? count / rate : 0.0; };
+  const double calls = static_cast<double>(calls_of(request, plan).size()) + request.small_kernels;
+  const Term terms[] = {{"link (ring)", time(bytes(Lane::ring), speeds.ring)},
+                        {"link (zero-copy)", time(bytes(Lane::zero_copy), speeds.zero_copy)},
+                        {"host cores", time(bytes(Lane::host), host_speed(speeds, request.step_rows, false))},
+                        {"device memory", time(bytes(Lane::resident) + bytes(Lane::ring), speeds.resident)}};
+  plan.pass_seconds = speeds.pass_seconds + calls * speeds.matrix_seconds;
+  double longest = 0.0;
+  for (const Term& term : terms) {
+    plan.pass_seconds += term.seconds;
+    if (term.seconds <= longest) continue;
+    longest = term.seconds;
+    plan.bottleneck = term.bottleneck;
+  }
+}
+
 }  // namespace
 
 double host_speed(const LaneSpeeds& speeds, std::int32_t row_count, bool beside_ring) {
@@ -108,11 +133,12 @@ void predict_pass(const PlanRequest& request, ResidencyPlan& plan) {
     reads_cold_rows = true;
   }
   if (!speeds.are_known()) return;
+  if (request.lanes_take_turns) return predict_turns(request, plan);
   // Many rows of activations make arithmetic the limit, in caches too.
   const double cached_rate = host_rate < host_speed(speeds, 1, both) ? host_rate : kCacheGain * host_rate;
   const Computing computing = compute_calls(request, plan, host_rate, cached_rate);
   const bool waits = computing.waiting_seconds > computing.seconds / 4.0;
-  const std::pair<const char*, double> terms[] = {
+  const Term terms[] = {
       {"link (ring)", bytes(Lane::ring) > 0.0 ? bytes(Lane::ring) / ring_rate : 0.0},
       {"link (zero-copy)", bytes(Lane::zero_copy) > 0.0 ? bytes(Lane::zero_copy) / speeds.zero_copy : 0.0},
       {waits ? "host cores" : "device memory", computing.seconds}};

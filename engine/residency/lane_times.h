@@ -4,6 +4,7 @@
 //                 device      resident bytes, and what a kernel costs besides
 //                 host cores  their bytes, slower with many rows of activations, and the exchange; while nothing is
 //                             asked of them they fetch what comes next into their caches, and read that faster
+// Where the lanes take turns, all of that is added up, and what the ring brought is read once more.
 // A call is what one kernel reads: matrices with the same input, of one lane; in the ring, of one chunk.
 // Attention reads a cache that the plan does not know, so a long context takes longer than predicted.
 #pragma once

@@ -69,7 +69,8 @@ struct PlanRequest {
   std::uint64_t granule_bytes = 1;
   std::optional<std::uint64_t> budget_bytes;  // nothing: no limit
   OffloadMode mode = OffloadMode::automatic;
-  bool has_host_lane = true;  // host cores can compute rows for this device
+  bool has_host_lane = true;      // host cores can compute rows for this device
+  bool lanes_take_turns = false;  // the device is those host cores: all lanes are work of one processor
   // Passes of more rows than host cores take bring the host's rows in through the ring: no mode with such rows is
   // without one.
   bool wide_passes_stream = false;
