@@ -7,14 +7,14 @@
 #                                         sanitize (default: all but the last three)
 #
 # The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where they are
-# not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GENAI_MODELS, a folder with GGUF files, and
-# compares those that tests/goldens.json knows with the host's bits.
-# With GENAI_GPU_PREBUILT=1 nothing is built: $GENAI_GPU_BUILD holds cuda_tests, cuda_bench and cmake/genai.
+# not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GPU_SESSION_MODELS, a folder with GGUF
+# files, and compares those that tests/goldens.json knows with the host's bits.
+# With GPU_SESSION_PREBUILT=1 nothing is built: $GPU_SESSION_BUILD holds cuda_tests, cuda_bench and cmake/genai.
 set -u
 cd "$(dirname "$0")/.."
 OUT=${OUT:-/tmp/genai_gpu_out}
-BUILD=${GENAI_GPU_BUILD:-/tmp/genai_gpu_build}
-PREBUILT=${GENAI_GPU_PREBUILT:-0}
+BUILD=${GPU_SESSION_BUILD:-/tmp/genai_gpu_build}
+PREBUILT=${GPU_SESSION_PREBUILT:-0}
 JOBS=$(nproc)
 mkdir -p "$OUT" "$BUILD"
 export PATH="$PATH:/usr/local/cuda/bin"
@@ -134,7 +134,7 @@ if [ "$PREBUILT" = 0 ] && { wants models || wants offload; }; then
     run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai
 fi
 if wants models; then
-  MODELS="${GENAI_MODELS:-models}"
+  MODELS="${GPU_SESSION_MODELS:-models}"
   for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
     "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight" \
     "--allocator plain --weight-offload split --cold ffn"; do
