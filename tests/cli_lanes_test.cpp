@@ -9,6 +9,7 @@
 #include "engine/error.h"
 #include "tests/catch.h"
 #include "tests/cli_process.h"
+#include "tests/model_support.h"
 #include "tests/shared_data.h"
 #include "tests/temporary_folder.h"
 
@@ -244,6 +245,8 @@ TEST_CASE("cli: a report says what was predicted where speeds are known, and a r
 }
 
 TEST_CASE("cli: what a probe found is used the next time, and probe measures again") {
+  if (kSanitized)
+    GENAI_SKIP("reading a GiB for each probe takes minutes under a sanitizer; lane_speeds_test.cpp probes less");
   const auto path = shared_data("reference/tiny/tiny-llama-Q4_0.gguf");
   if (!path) GENAI_SKIP("the tiny reference models are not there");
   const TemporaryFolder folder;
