@@ -232,8 +232,7 @@ std::vector<FlagSpec> make_table() {
        kRun | kPerplexity | kVerify,
        machine,
        "arena (default), or plain, to compare with: each part of memory is one ordinary allocation, all of it at once "
-       "and "
-       "within no budget; same bytes"},
+       "and within no budget; same bytes"},
       {Flag::cold,
        repeated,
        {"--cold"},
@@ -241,8 +240,7 @@ std::vector<FlagSpec> make_table() {
        kPlace,
        machine,
        "keep the matrix of this name, or all whose names contain this, out of device memory, whatever the budget; may "
-       "be "
-       "given several times"},
+       "be given several times"},
       {Flag::lane_speeds,
        value,
        {"--lane-speeds"},

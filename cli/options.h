@@ -38,7 +38,7 @@ struct PlacementOptions {
   std::optional<std::uint64_t> cpu_offload_bytes;
   OffloadMode offload = OffloadMode::automatic;
   Allocator allocator = Allocator::arena;  // plain: none of the three above is given
-  std::vector<std::string> cold;           // parts of names of matrices that must not be resident
+  std::vector<std::string> cold;           // names of matrices that must not be resident, or parts
   LaneSpeedSource lane_speeds;
   CacheType cache_type = CacheType::f16;
   static constexpr std::int32_t kMostParallel = 16;

@@ -115,13 +115,11 @@ std::string table(const PlanRequest& request, const ResidencyPlan& plan) {
   if (request.budget_bytes) text += fmt::format("budget {}; ", byte_size_text(*request.budget_bytes));
   text += fmt::format("smallest budget of this mode {} bytes\n", smallest_budget(request));
   text += fmt::format("a step moves {} through the ring, reads {} over the link, computes {} on host cores\n",
-                      byte_size_text(plan.pass_bytes[static_cast<int>(Lane::ring)]),
-                      byte_size_text(plan.pass_bytes[static_cast<int>(Lane::zero_copy)]),
-                      byte_size_text(plan.pass_bytes[static_cast<int>(Lane::host)]));
+                      byte_size_text(plan.pass_of(Lane::ring)), byte_size_text(plan.pass_of(Lane::zero_copy)),
+                      byte_size_text(plan.pass_of(Lane::host)));
   if (plan.wide_passes_stream)
-    text += fmt::format(
-        "a pass of more than {} rows moves {} through the ring instead\n", HostLane::kMaxRows,
-        byte_size_text(plan.pass_bytes[static_cast<int>(Lane::ring)] + plan.pass_bytes[static_cast<int>(Lane::host)]));
+    text += fmt::format("a pass of more than {} rows moves {} through the ring instead\n", HostLane::kMaxRows,
+                        byte_size_text(plan.pass_of(Lane::ring) + plan.pass_of(Lane::host)));
   return text + prediction_text(request, plan);
 }
 
@@ -189,8 +187,7 @@ std::string sweep_table(const std::vector<SweepStep>& steps) {
     text += fmt::format("{:>9} {:>12} {:>12} {:>9}   {:13}", offload_mode_name(step.plan->mode),
                         byte_size_text(step.plan->committed_bytes), byte_size_text(step.plan->cold_bytes()),
                         rate ? fmt::format("{:.1f}", *rate) : "", "");
-    for (const Lane lane : kLanes)
-      text += fmt::format(" {:>10}", byte_size_text(step.plan->pass_bytes[static_cast<int>(lane)]));
+    for (const Lane lane : kLanes) text += fmt::format(" {:>10}", byte_size_text(step.plan->pass_of(lane)));
     text += "\n";
   }
   return text;

@@ -87,15 +87,13 @@ void check_equal(const std::vector<Generation>& found, const std::vector<Generat
   }
 }
 
-std::uint64_t of(const ResidencyPlan& plan, Lane lane) { return plan.pass_bytes[static_cast<int>(lane)]; }
-
 void check_traffic(HostModel& model) {
   const DecodeCounters& counters = model.loop->counters();
   const ResidencyPlan& plan = model.model->plan();
   for (int lane = 0; lane < kLaneCount; ++lane)
     CHECK(counters.decode_traffic.read_bytes[static_cast<std::size_t>(lane)] ==
           counters.decode_steps * plan.pass_bytes[lane]);
-  CHECK(counters.decode_traffic.copied_bytes == counters.decode_steps * of(plan, Lane::ring));
+  CHECK(counters.decode_traffic.copied_bytes == counters.decode_steps * plan.pass_of(Lane::ring));
   CHECK(counters.decode_traffic.copies ==
         counters.decode_steps * model.model->weight_map().chunks(RingList::narrow).chunks.size());
 }

@@ -163,7 +163,7 @@ TEST_CASE("wide passes bring the host's rows in through the ring, and move what 
       const PassTraffic& steps = model.loop->counters().decode_traffic;
       for (int lane = 0; lane < kLaneCount; ++lane)
         CHECK(steps.read_bytes[static_cast<std::size_t>(lane)] == 9 * plan.pass_bytes[lane]);
-      CHECK(steps.copied_bytes == 9 * plan.pass_bytes[static_cast<int>(Lane::ring)]);
+      CHECK(steps.copied_bytes == 9 * plan.pass_of(Lane::ring));
       CHECK(model.model->arena().committed_peak_bytes() <= plan.committed_bytes);
       CHECK(model.generate(prompt, 10).step_hashes == expected.step_hashes);
     }

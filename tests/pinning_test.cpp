@@ -77,8 +77,7 @@ TEST_CASE("where page-locked memory is refused, pageable memory gives the reside
       const DecodeCounters& counters = model.loop->counters();
       CHECK(counters.captures == 0);  // no graph holds a copy from pageable memory
       CHECK(counters.eager_steps == counters.decode_steps);
-      CHECK(counters.decode_traffic.copied_bytes ==
-            counters.decode_steps * model.model->plan().pass_bytes[static_cast<int>(Lane::ring)]);
+      CHECK(counters.decode_traffic.copied_bytes == counters.decode_steps * model.model->plan().pass_of(Lane::ring));
     }
   }
 }

@@ -112,16 +112,15 @@ TEST_CASE("each mode puts cold rows where it says", "[residency_plan]") {
     request.budget_bytes = smallest_budget(request) + 20000;
     const ResidencyPlan plan = make_residency_plan(request);
     CHECK(plan.mode == mode);
-    CHECK(plan.pass_bytes[static_cast<int>(lane)] > 0);
-    CHECK(plan.pass_bytes[static_cast<int>(lane)] + plan.pass_bytes[static_cast<int>(Lane::resident)] ==
-          4 * (13 * 576 + 40 * 1152) + 100 * 1088);
+    CHECK(plan.pass_of(lane) > 0);
+    CHECK(plan.pass_of(lane) + plan.pass_of(Lane::resident) == 4 * (13 * 576 + 40 * 1152) + 100 * 1088);
     CHECK((plan.ring_slots > 0) == (lane == Lane::ring));
   }
   request.mode = OffloadMode::split;
   request.budget_bytes = smallest_budget(request) + 20000;
   const ResidencyPlan plan = make_residency_plan(request);
-  const auto ring = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::ring)]);
-  const auto host = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::host)]);
+  const auto ring = static_cast<double>(plan.pass_of(Lane::ring));
+  const auto host = static_cast<double>(plan.pass_of(Lane::host));
   CHECK(ring / (ring + host) == Approx(48.0 / (48.0 + 106.0)).margin(0.03));
 }
 
@@ -202,7 +201,7 @@ TEST_CASE("where one processor does everything, the times of lanes add up", "[re
     request.budget_bytes.reset();
     request.budget_bytes = smallest_budget(request) + 20000;
     const ResidencyPlan plan = make_residency_plan(request);
-    const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_bytes[static_cast<int>(lane)]); };
+    const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_of(lane)); };
     const double seconds = 3.0 + calls * 0.5 + (bytes(Lane::resident) + bytes(Lane::ring)) / 40.0 +
                            bytes(Lane::ring) / 20.0 + bytes(Lane::zero_copy) / 30.0 + bytes(Lane::host) / 35.0;
     CHECK(plan.pass_seconds == Approx(seconds));
@@ -218,8 +217,8 @@ TEST_CASE("what each exchange costs moves rows from host cores into the ring", "
   request.budget_bytes = smallest_budget(request) + 20000;
   const auto ring_share = [&] {
     const ResidencyPlan plan = make_residency_plan(request);
-    const auto ring = static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::ring)]);
-    return ring / (ring + static_cast<double>(plan.pass_bytes[static_cast<int>(Lane::host)]));
+    const auto ring = static_cast<double>(plan.pass_of(Lane::ring));
+    return ring / (ring + static_cast<double>(plan.pass_of(Lane::host)));
   };
   const double share = ring_share();
   CHECK(share == Approx(48.0 / (48.0 + 106.0)).margin(0.03));
@@ -245,7 +244,7 @@ TEST_CASE("matrices of one call need one exchange, and wide steps leave more row
   request.speeds.host_8_rows = 30;
   const auto ring_bytes = [&](std::int32_t rows) {
     request.step_rows = rows;
-    return make_residency_plan(request).pass_bytes[static_cast<int>(Lane::ring)];
+    return make_residency_plan(request).pass_of(Lane::ring);
   };
   CHECK(ring_bytes(4) > ring_bytes(1));
   CHECK(ring_bytes(8) > ring_bytes(4));

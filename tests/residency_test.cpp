@@ -94,7 +94,7 @@ TEST_CASE("every offload mode and budget gives the resident bits, and moves what
           REQUIRE(steps == 57);
           for (int lane = 0; lane < kLaneCount; ++lane)
             CHECK(traffic.read_bytes[static_cast<std::size_t>(lane)] == steps * plan.pass_bytes[lane]);
-          CHECK(traffic.copied_bytes == steps * plan.pass_bytes[static_cast<int>(Lane::ring)]);
+          CHECK(traffic.copied_bytes == steps * plan.pass_of(Lane::ring));
           CHECK(traffic.copies == steps * model.model->weight_map().chunks(RingList::narrow).chunks.size());
           CHECK(model.model->arena().committed_peak_bytes() == plan.committed_bytes);
           CHECK(model.model->arena().committed_peak_bytes() <= budget);

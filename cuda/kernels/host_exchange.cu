@@ -32,19 +32,6 @@ __device__ __forceinline__ ExchangeWord load_word(const ExchangeWord* place) {
   return word;
 }
 
-// Sum of squares of the elements i = thread (mod 256), ascending.
-__device__ __forceinline__ float square_partial(const float* row, int cols) {
-  float partial = 0.0f;
-  for (int first = static_cast<int>(threadIdx.x); first < cols; first += kBatch * kThreads) {
-    float loaded[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) loaded[k] = first + k * kThreads < cols ? row[first + k * kThreads] : 0.0f;
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) partial = exact_fma(loaded[k], loaded[k], partial);  // zeros behind the row
-  }
-  return partial;
-}
-
 // By a whole warp: four neighbouring values a lane.
 __device__ __forceinline__ void store_quantized_tile(ExchangeWord* words, float4 four, unsigned request) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
@@ -89,8 +76,7 @@ __global__ void __launch_bounds__(kThreads) ask_host_kernel(const AskHostArgs ar
   if (threadIdx.x == 0 && blockIdx.x == 0 && m == 0)
     store_word(raw(args.request), request_header(args.job, args.row_count), request);
   float inverse = 1.0f;
-  if (norm_weight != nullptr)
-    inverse = inverse_rms(block_tree_256(square_partial(row, args.width), shared), args.width, args.norm_epsilon);
+  if (norm_weight != nullptr) inverse = block_inverse_rms<kBatch>(row, args.width, args.norm_epsilon, shared);
   ExchangeWord* words = raw(args.request) + kHeaderWords + m * input_words(args.width, args.quantize);
   for (int tile = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes;
        tile * kTileWidth < args.width; tile += static_cast<int>(gridDim.x) * kWarps) {

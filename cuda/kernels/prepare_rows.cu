@@ -31,19 +31,6 @@ struct RowsSource {
   bool whole;  // rows and norm_weight start and end at 16-byte addresses
 };
 
-// Sum of squares of the elements i = thread (mod 256), ascending.
-__device__ __forceinline__ float square_partial(const float* row, int cols) {
-  float partial = 0.0f;
-  for (int first = static_cast<int>(threadIdx.x); first < cols; first += kBatch * kThreads) {
-    float loaded[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) loaded[k] = first + k * kThreads < cols ? row[first + k * kThreads] : 0.0f;
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) partial = exact_fma(loaded[k], loaded[k], partial);  // zeros behind the row
-  }
-  return partial;
-}
-
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     prepare_rows_kernel(const RowsSource source, const RowsInput prepared) {
   __shared__ float shared[kThreads];
@@ -58,8 +45,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   if (norm) weights = load_four(source.norm_weight, tile * kTileWidth + lane * 4, source.cols, source.whole);
   wait_for_previous_grid();
   float inverse = 1.0f;
-  if (norm)
-    inverse = inverse_rms(block_tree_256(square_partial(row, source.cols), shared), source.cols, source.norm_epsilon);
+  if (norm) inverse = block_inverse_rms<kBatch>(row, source.cols, source.norm_epsilon, shared);
   float4 four = load_four(row, tile * kTileWidth + lane * 4, source.cols, source.whole);
   while (tile * kTileWidth < source.cols) {
     const QuantizedFour result = quantize_four(norm ? normalize_four(four, inverse, weights) : four);

@@ -60,10 +60,19 @@ __device__ __forceinline__ float inverse_rms(float sum_of_squares, int width, fl
   return 1.0f / sqrtf(sum_of_squares / static_cast<float>(width) + epsilon);
 }
 
-// 1 / rms of a row by a block of 256 threads, and the same on every thread. `shared` as for block_tree_256.
+// 1 / rms of a row by a block of 256 threads, and the same on every thread. `shared` as for block_tree_256. A thread
+// has kLoads loads on their way at once.
+template <int kLoads = 1>
 __device__ __forceinline__ float block_inverse_rms(const float* row, int width, float epsilon, float* shared) {
+  constexpr int kThreads = 256;
   float partial = 0.0f;
-  for (int i = static_cast<int>(threadIdx.x); i < width; i += 256) partial = exact_fma(row[i], row[i], partial);
+  for (int first = static_cast<int>(threadIdx.x); first < width; first += kLoads * kThreads) {
+    float loaded[kLoads];
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) loaded[k] = first + k * kThreads < width ? row[first + k * kThreads] : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) partial = exact_fma(loaded[k], loaded[k], partial);  // zeros behind the row
+  }
   return inverse_rms(block_tree_256(partial, shared), width, epsilon);
 }
 

@@ -1,6 +1,7 @@
 // host_cores.h - what a host device can do besides being a device: have its cores compute rows for another one, without
 // a call for each request. Requests and results are words of memory (engine/exchange_words.h).
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -12,10 +13,13 @@ namespace genai {
 struct ServedProduct {
   MatmulArgs args;  // matrices, biases and epilogue alone, at addresses of this process; not Epilogue::add
   ExchangeWord* results[MatmulArgs::kMaxOutputs];  // (M, outputs of a row)
-  std::int32_t result_width(int output) const {
-    return is_gated(args.epilogue) ? args.outputs[output].matrix.rows / 2 : args.outputs[output].matrix.rows;
-  }
 };
+
+// What a request for this product carries: quantised rows, or floats where some matrix is of a float type.
+inline bool takes_quantized_rows(const MatmulArgs& args) {
+  return std::none_of(args.outputs, args.outputs + args.output_count,
+                      [](const MatmulOutput& output) { return is_float(output.matrix.dtype); });
+}
 
 struct RowServerLimits {
   std::int32_t max_rows = 1;      // of a request

@@ -59,6 +59,11 @@ struct MatmulOutput {
   std::int32_t out_stride;      // elements from one row of out to the next
 };
 
+// Outputs of a row of activations: gate and up rows give one together.
+constexpr std::int32_t output_width(const MatmulOutput& output, Epilogue epilogue) {
+  return is_gated(epilogue) ? output.matrix.rows / 2 : output.matrix.rows;
+}
+
 // y = matrix * norm(x) + bias for up to three matrices that read the same input; then the epilogue.
 struct MatmulArgs {
   static constexpr int kMaxOutputs = 3;
@@ -161,11 +166,12 @@ struct AdvanceArgs {
   std::int32_t row_count;
 };
 
-// What a device and host cores tell each other is in words of host memory (engine/exchange_words.h).
+// A word of host memory by which a device and host cores talk. What is in it (engine/exchange_words.h) is none of the
+// seam's business; where both names are known, they must be of one type.
 using ExchangeWord = std::uint64_t;
 
-// Requests to host cores are numbered within a pass, from 1 on; the number of a request is *finished
-// + number. `finished` lies in device memory, is 0 at first, and changes nowhere but in finish_requests: so a kernel
+// Requests to host cores, in such words, are numbered within a pass, from 1 on. The number in their words is *finished
+// plus that. `finished` lies in device memory, is 0 at first, and changes nowhere but in finish_requests: so a kernel
 // may read it, and look for results, while kernels ahead of it still run.
 
 // Puts norm(input), quantised or as it is, and the header of `job` into the words of a request.

@@ -10,7 +10,6 @@
 #include "engine/host/exchange_access.h"
 #include "engine/host/host_pointer.h"
 #include "engine/host/matmul_units.h"
-#include "engine/host/request_units.h"
 
 namespace genai {
 namespace {
@@ -163,12 +162,9 @@ std::int32_t HostRowServer::add(const ServedProduct& served) {
   Product& product = products_[static_cast<std::size_t>(product_count_)];
   product.served = served;
   product.units = unit_count(served.args);
-  product.quantized_input = true;
-  for (int i = 0; i < served.args.output_count; ++i) {
-    const bool floats = is_float(served.args.outputs[i].matrix.dtype);
-    product.quantized_input = product.quantized_input && !floats;
-    product.has_quantized = product.has_quantized || !floats;
-  }
+  product.quantized_input = takes_quantized_rows(served.args);
+  for (int i = 0; i < served.args.output_count; ++i)
+    product.has_quantized = product.has_quantized || !is_float(served.args.outputs[i].matrix.dtype);
   GENAI_EXPECT(product.quantized_input || limits_.float_input, "a matrix of a float type that was not announced");
   return product_count_++;
 }
@@ -285,7 +281,7 @@ void HostRowServer::compute(Worker& worker, const Product& product, const Reques
       const std::lock_guard lock(failure_mutex_);
       if (failure_ == nullptr) failure_ = std::current_exception();
     }
-    const std::int64_t width = product.served.result_width(index);
+    const std::int64_t width = output_width(output, args.epilogue);
     for (std::int32_t m = 0; m < request.row_count; ++m) {
       ExchangeWord* const words = product.served.results[index] + m * width + first_result;
       for (std::int64_t i = 0; i < results; ++i)

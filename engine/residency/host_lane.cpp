@@ -1,7 +1,5 @@
 #include "engine/residency/host_lane.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "engine/error.h"
@@ -12,14 +10,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 
-std::int32_t output_width(const MatmulOutput& output, Epilogue epilogue) {
-  return is_gated(epilogue) ? output.matrix.rows / 2 : output.matrix.rows;
-}
-
-bool is_quantized(const MatmulArgs& args) {
-  return std::none_of(args.outputs, args.outputs + args.output_count,
-                      [](const MatmulOutput& output) { return is_float(output.matrix.dtype); });
-}
+static_assert(HostLane::kMaxRows <= kMaxRequestRows);
 
 }  // namespace
 
@@ -37,7 +28,6 @@ HostLane::HostLane(Device& device, Device& host, ResidencyArena& arena, DevicePt
   shared_.commit(0, bytes);
   request_ = shared_.base().as<ExchangeWord>();
   results_ = shared_.base().byte_offset(results_offset).as<ExchangeWord>();
-  std::memset(on_host(shared_.base()), 0, bytes);
   const std::unique_ptr<Stream> stream = device.create_stream();
   stream->fill_zero(finished.as<std::byte>(), sizeof(std::uint32_t));
   stream->synchronize();
@@ -95,7 +85,7 @@ void HostLane::ask(Stream& stream, const void* key, const MatmulArgs& args) {
                                       .width = args.outputs[0].matrix.cols,
                                       .norm_weight = args.norm_weight,
                                       .norm_epsilon = args.norm_epsilon,
-                                      .quantize = is_quantized(args),
+                                      .quantize = takes_quantized_rows(args),
                                       .request = request_,
                                       .finished = finished_,
                                       .number = ++pass_requests_,

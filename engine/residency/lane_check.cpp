@@ -17,12 +17,10 @@ namespace genai {
 namespace {
 
 constexpr std::int32_t kWidth = 256;
-constexpr std::size_t kPartAlignment = 256;
+constexpr std::int64_t kPartAlignment = 256;
 constexpr std::size_t kPatternBytes = static_cast<std::size_t>(strip_bytes(DType::Q8_0, kWidth));
 
-constexpr std::int64_t aligned(std::size_t bytes) {
-  return static_cast<std::int64_t>((bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment);
-}
+constexpr std::int64_t aligned(std::size_t bytes) { return round_up(static_cast<std::int64_t>(bytes), kPartAlignment); }
 
 using Row = std::array<float, kWidth>;
 using Results = std::array<float, kStripRows>;

@@ -9,11 +9,13 @@
 //   zero_copy         the same over eight in host memory
 //   ring              copies of eight matrices from host to device memory in pieces as large as a ring's slots
 //   host              the same over all in host memory, by host cores: the device's own where it is the host, else
-//   through a HostLane host_8_rows       the same with eight rows of activations (M = 8) ring_beside_host,
-//   host_beside_ring   both at once, each on a thread of its own, for a tenth of a second matrix_seconds    the graph
-//   of eight strips less that of one, over seven: what one more product costs by itself pass_seconds      the graph of
-//   one strip, less that: launching a pass and waiting for it exchange_seconds  as matrix_seconds, of the products of
-//   host cores
+//                     through a HostLane
+//   host_8_rows       the same with eight rows of activations (M = 8)
+//   ring_beside_host, host_beside_ring
+//                     both at once, each on a thread of its own, for a tenth of a second
+//   matrix_seconds    the graph of eight strips less that of one, over seven: what one more product costs by itself
+//   pass_seconds      the graph of one strip, less that: launching a pass and waiting for it
+//   exchange_seconds  as matrix_seconds, of the products of host cores
 // A number that could not be measured is 0, unknown.
 #pragma once
 #include <cstdint>

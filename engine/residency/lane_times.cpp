@@ -18,7 +18,6 @@ constexpr double kCacheGain = 2.7;
 // kernels around them do not overlap. Fitted to 97 and 48 exchanges a pass, with 0 to 33 chunks.
 constexpr double kExchangeKernels = 4.5;
 constexpr double kChunkKernels = 5.0;
-
 // What one more row of activations adds to an exchange, by the exchange of one.
 constexpr double kRowExchange = 1.0;
 
@@ -86,16 +85,18 @@ struct Term {
   double seconds;
 };
 
+// `rate` may be unknown where there are no bytes.
+double seconds_of(std::uint64_t bytes, double rate) { return bytes > 0 ? static_cast<double>(bytes) / rate : 0.0; }
+
 // One processor does everything, so there are no exchanges either.
 void predict_turns(const PlanRequest& request, ResidencyPlan& plan) {
   const LaneSpeeds& speeds = request.speeds;
-  const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_bytes[static_cast<int>(lane)]); };
-  const auto time = [](double count, double rate) { return count > 0.0 ? count / rate : 0.0; };
   const double calls = static_cast<double>(calls_of(request, plan).size()) + request.small_kernels;
-  const Term terms[] = {{"link (ring)", time(bytes(Lane::ring), speeds.ring)},
-                        {"link (zero-copy)", time(bytes(Lane::zero_copy), speeds.zero_copy)},
-                        {"host cores", time(bytes(Lane::host), host_speed(speeds, request.step_rows, false))},
-                        {"device memory", time(bytes(Lane::resident) + bytes(Lane::ring), speeds.resident)}};
+  const Term terms[] = {
+      {"link (ring)", seconds_of(plan.pass_of(Lane::ring), speeds.ring)},
+      {"link (zero-copy)", seconds_of(plan.pass_of(Lane::zero_copy), speeds.zero_copy)},
+      {"host cores", seconds_of(plan.pass_of(Lane::host), host_speed(speeds, request.step_rows, false))},
+      {"device memory", seconds_of(plan.pass_of(Lane::resident) + plan.pass_of(Lane::ring), speeds.resident)}};
   plan.pass_seconds = speeds.pass_seconds + calls * speeds.matrix_seconds;
   double longest = 0.0;
   for (const Term& term : terms) {
@@ -120,15 +121,14 @@ void predict_pass(const PlanRequest& request, ResidencyPlan& plan) {
   plan.pass_seconds = 0.0;
   plan.bottleneck.clear();
   const LaneSpeeds& speeds = request.speeds;
-  const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_bytes[static_cast<int>(lane)]); };
-  const bool both = bytes(Lane::ring) > 0.0 && bytes(Lane::host) > 0.0;
+  const bool both = plan.pass_of(Lane::ring) > 0 && plan.pass_of(Lane::host) > 0;
   const double ring_rate = both ? speeds.ring_beside_host : speeds.ring;
   const double host_rate = host_speed(speeds, request.step_rows, both);
   const std::pair<Lane, double> rates[] = {
       {Lane::ring, ring_rate}, {Lane::zero_copy, speeds.zero_copy}, {Lane::host, host_rate}};
   bool reads_cold_rows = false;
   for (const auto& [lane, rate] : rates) {
-    if (bytes(lane) == 0.0) continue;
+    if (plan.pass_of(lane) == 0) continue;
     if (rate <= 0.0) return;
     reads_cold_rows = true;
   }
@@ -138,10 +138,9 @@ void predict_pass(const PlanRequest& request, ResidencyPlan& plan) {
   const double cached_rate = host_rate < host_speed(speeds, 1, both) ? host_rate : kCacheGain * host_rate;
   const Computing computing = compute_calls(request, plan, host_rate, cached_rate);
   const bool waits = computing.waiting_seconds > computing.seconds / 4.0;
-  const Term terms[] = {
-      {"link (ring)", bytes(Lane::ring) > 0.0 ? bytes(Lane::ring) / ring_rate : 0.0},
-      {"link (zero-copy)", bytes(Lane::zero_copy) > 0.0 ? bytes(Lane::zero_copy) / speeds.zero_copy : 0.0},
-      {waits ? "host cores" : "device memory", computing.seconds}};
+  const Term terms[] = {{"link (ring)", seconds_of(plan.pass_of(Lane::ring), ring_rate)},
+                        {"link (zero-copy)", seconds_of(plan.pass_of(Lane::zero_copy), speeds.zero_copy)},
+                        {waits ? "host cores" : "device memory", computing.seconds}};
   for (const auto& [name, time] : terms) {
     if (time <= plan.pass_seconds) continue;
     plan.pass_seconds = time;

@@ -103,6 +103,7 @@ struct ResidencyPlan {
   std::string bottleneck;             // the lane that takes the longest; empty where nothing is predicted
 
   std::uint64_t of(Lane lane) const { return lane_bytes[static_cast<int>(lane)]; }
+  std::uint64_t pass_of(Lane lane) const { return pass_bytes[static_cast<int>(lane)]; }
   std::uint64_t cold_bytes() const { return of(Lane::ring) + of(Lane::zero_copy) + of(Lane::host); }
 };
 
