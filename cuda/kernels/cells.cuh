@@ -1,0 +1,72 @@
+// cells.cuh - vectors handed over between blocks of a running kernel, in cells of a value and a tag. A cell is written
+// and read in one access, so whoever sees the tag has the value: readers ask again until the tag is there. Tags are
+// never used twice: they hold the generation of a vector within a launch and the number of the launch, which every block
+// keeps in a word of its own.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/exact_math.h"
+
+namespace genai::cuda {
+
+struct alignas(8) Cell {
+  float value;
+  unsigned tag;
+};
+
+// Memory for one stream's programs, zero before the first: a word for each block, cells of vectors, then what chunks of
+// positions leave behind.
+struct HandoverMemory {
+  static constexpr int kMaxBlocks = 1024;
+  static constexpr int kVectorCells = 128 * 1024;
+  static constexpr std::size_t kPartialOffset = kMaxBlocks * sizeof(unsigned) + kVectorCells * sizeof(Cell);
+
+  unsigned char* base;
+
+  __host__ __device__ unsigned* launches() const { return reinterpret_cast<unsigned*>(base); }
+  __host__ __device__ Cell* cells() const { return reinterpret_cast<Cell*>(base + kMaxBlocks * sizeof(unsigned)); }
+  __host__ __device__ Cell* partials() const { return reinterpret_cast<Cell*>(base + kPartialOffset); }
+};
+
+inline constexpr int kGenerationBits = 8;
+
+__device__ __forceinline__ unsigned cell_tag(unsigned launch, unsigned generation) {
+  return launch << kGenerationBits | generation;
+}
+
+__device__ __forceinline__ void publish(Cell* cell, float value, unsigned tag) {
+  const std::uint64_t word = std::uint64_t{tag} << 32 | float_bits(value);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(cell), "l"(word) : "memory");
+}
+
+__device__ __forceinline__ Cell look_at(const Cell* cell) {
+  std::uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(cell) : "memory");
+  return {bits_float(static_cast<unsigned>(word)), static_cast<unsigned>(word >> 32)};
+}
+
+struct CellPair {
+  Cell first;
+  Cell second;
+};
+
+// Two neighbours, the first at an address that is a multiple of 16.
+__device__ __forceinline__ CellPair look_at_pair(const Cell* cells) {
+  std::uint64_t first;
+  std::uint64_t second;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(cells) : "memory");
+  return {{bits_float(static_cast<unsigned>(first)), static_cast<unsigned>(first >> 32)},
+          {bits_float(static_cast<unsigned>(second)), static_cast<unsigned>(second >> 32)}};
+}
+
+// Waits for the cell's tag.
+__device__ __forceinline__ float take(const Cell* cell, unsigned tag) {
+  Cell seen = look_at(cell);
+  while (seen.tag != tag) seen = look_at(cell);
+  return seen.value;
+}
+
+}  // namespace genai::cuda

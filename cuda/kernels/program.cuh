@@ -1,0 +1,105 @@
+// program.cuh - what the kernel of a decode step's operations is told (program.cu), and the memory it has.
+//
+// NOTE [Program]
+// A program is a list of operations for one row, run by one kernel whose blocks, one a multiprocessor, stay until its
+// end: products, and attention with the rotation ahead of it. One warp of a block copies weights, keys and values into a
+// ring in shared memory in the order of the list and never waits for an operation to begin, so that the memory works
+// while vectors are handed over; sixteen warps consume. What an operation writes and a later one of the same program
+// reads is handed over in cells of eight bytes, a value and a tag (program_cells.cuh): no barrier of the grid, no fence,
+// no flag. Cells of a vector are used again by its next generation. No block can write those while another still reads
+// the last one: whoever reads a vector writes something that every block waits for before the next generation begins.
+// All blocks must be there at the same time: one a multiprocessor, and nothing that waits for them before them.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cuda/kernels/cells.cuh"
+#include "cuda/kernels/weight_stream.cuh"
+#include "engine/device/kernels.h"
+
+namespace genai::cuda {
+
+inline constexpr int kProgramGroups = 4;
+inline constexpr int kProgramGroupWarps = 4;
+inline constexpr int kConsumerThreads = kProgramGroups * kProgramGroupWarps * 32;
+inline constexpr int kProgramThreads = kConsumerThreads + 32;
+
+// A vector that an operation reads: in memory from before the program, or handed over inside of it.
+struct ProgramInput {
+  const float* values;
+  int cells;             // index of its first cell
+  unsigned generation;  // 0: in `values`
+};
+
+struct ProgramProduct {
+  StreamShape shape;  // stage_bytes: a slot of the ring
+  int cells[kMaxStreamOutputs];
+  unsigned before;  // of what Epilogue::add adds to: its generation, 0: in `out`
+  ProgramInput input;
+  const float* norm_weight;  // null: none
+  float norm_epsilon;
+  int cols;
+  float soft_cap;
+  Epilogue epilogue;
+};
+
+// Rotation, attention over all chunks, and their merge.
+struct ProgramAttention {
+  ProgramInput q;
+  ProgramInput k;
+  ProgramInput v;
+  const float* q_norm;
+  const float* k_norm;
+  const float* table;
+  float* q_out;  // rotated queries, where RotateArgs wants them
+  float* out;
+  int cells;     // of out
+  int partials;  // the first PartialCell; the sums follow those of outputs
+  float norm_epsilon;
+  int rotated;
+  bool interleaved;
+  int head_count;
+  float scale;
+  int window;
+  float soft_cap;
+  int chunk_capacity;
+  CacheView cache;
+};
+
+enum class ProgramOpKind : int { product, attention };
+
+struct ProgramOp {
+  ProgramOpKind kind;
+  union {
+    ProgramProduct product;
+    ProgramAttention attention;
+  };
+};
+
+// Offsets in dynamic shared memory. The ring is at 0.
+struct ProgramLayout {
+  int slot_bytes;
+  int quants;
+  int scales;
+  int sums;
+  int staged;    // floats of a row that has a norm
+  int exchange;  // [group][2][unit strips][8][kPartialStride] floats; the norm's partial sums before
+  int work;
+  int barriers;
+  int total;
+};
+
+inline constexpr int kProgramParameterBytes = 32 * 1024 - 4;  // that a launch can carry
+inline constexpr int kMaxProgramOps = (kProgramParameterBytes - 128) / static_cast<int>(sizeof(ProgramOp));
+static_assert(kMaxProgramOps < 256, "a tag has eight bits for the generation");
+
+struct RowProgram {
+  HandoverMemory handover;
+  const StepRow* rows;
+  ProgramLayout layout;
+  int unit_strips;
+  int op_count;
+  ProgramOp ops[kMaxProgramOps];
+};
+static_assert(sizeof(RowProgram) <= kProgramParameterBytes);
+
+}  // namespace genai::cuda
