@@ -69,4 +69,17 @@ __device__ __forceinline__ float take(const Cell* cell, unsigned tag) {
   return seen.value;
 }
 
+// Looks again where `wanted`, without a branch.
+__device__ __forceinline__ void look_again(Cell& seen, const Cell* cell, bool wanted) {
+  asm volatile(
+      "{\n .reg .pred wanted;\n .reg .u64 word;\n"
+      " setp.ne.u32 wanted, %3, 0;\n"
+      " mov.b64 word, {%0, %1};\n"
+      " @wanted ld.relaxed.gpu.global.u64 word, [%2];\n"
+      " mov.b64 {%0, %1}, word;\n}"
+      : "+f"(seen.value), "+r"(seen.tag)
+      : "l"(cell), "r"(static_cast<unsigned>(wanted))
+      : "memory");
+}
+
 }  // namespace genai::cuda

@@ -25,7 +25,7 @@ inline constexpr int kAttentionWindow = 8;  // stages on their way: fewer, large
 inline constexpr int kGroupWeights = kMaxUnitHeads * kMaxProgramHeadDim * 4;
 inline constexpr int kGroupAreaBytes = kGroupWeights + kMaxUnitHeads * kChunkPositions * 4;
 inline constexpr int kAttentionAreaBytes = kProgramGroups * kGroupAreaBytes;
-static_assert(kGroupThreads == kProgramGroupThreads && kMaxProgramHeadDim <= kMaxUnitHeads * kChunkPositions);
+static_assert(kGroupThreads == kProgramGroupThreads && 2 * kMaxProgramHeadDim <= kMaxUnitHeads * kChunkPositions);
 
 // What the threads of an operation know beside its arguments.
 struct AttentionStep {
@@ -88,55 +88,32 @@ __device__ __forceinline__ void release_double(const ProgramRing& ring, int stag
   ring.release(stage + 1);
 }
 
-// The key of the row's position: into the place of the chunk's keys, and into the cache. One warp; `staged` holds a
-// head.
-__device__ __forceinline__ void put_own_key(const ProgramAttention& op, const AttentionStep& step,
-                                            const ProgramRing& ring, int stage, int kv_head, bool stores,
-                                            float* staged) {
+enum class OwnPart : int { key, value };
+
+// The key or the value of the row's position: into its place in the stage, and into the cache where the block `stores`.
+// One warp; `staged` holds a head.
+__device__ __forceinline__ void put_own_position(const ProgramAttention& op, const AttentionStep& step,
+                                                 const ProgramRing& ring, OwnPart part, int stage, int kv_head,
+                                                 bool stores, float* staged) {
+  const bool is_key = part == OwnPart::key;
   const int head_dim = op.cache.head_dim;
   const int slot = step.row.position % kChunkPositions;
-  const HeadTurn turn(op, op.k_norm, step.row.position);
-  float x[1][kHeadElements];
-  take_heads(op.k, step.handover.cells(), step.launch, kv_head * head_dim, 0, 1, head_dim, x);
-  turn(x[0], op.norm_epsilon, head_dim, staged);
+  const HeadTurn turn(op, is_key ? op.k_norm : nullptr, step.row.position);
+  const ProgramInput input = is_key ? op.k : op.v;
+  take_heads<1>(input, step.handover.cells(), step.launch, kv_head * head_dim, 0, 1, head_dim, staged, 0);
+  if (is_key) turn(op, staged);
   __syncwarp();
-  std::uint16_t* global = cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions,
-                                                    kv_head)
-                              .keys;
+  const CacheHead<std::uint16_t> cache =
+      cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions, kv_head);
+  std::uint16_t* global = is_key ? cache.keys : cache.values;
   std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage));
   ring.wait_full(stage);
-#pragma unroll
-  for (int k = 0; k < kHeadElements; ++k) {
-    const int i = head_element(k);
-    if (i >= head_dim) continue;
+#pragma unroll 1
+  for (int i = head_element(0); i < head_dim; i += kWarpLanes) {
     const std::uint16_t half = float_to_half(staged[i]);
-    const int place = (i / 8 * kChunkPositions + slot) * 8 + i % 8;
+    const int place = is_key ? (i / 8 * kChunkPositions + slot) * 8 + i % 8 : slot * head_dim + i;
     shared[place] = half;
     if (stores) global[place] = half;
-  }
-  order_before_bulk_loads();
-}
-
-// The same for the value.
-__device__ __forceinline__ void put_own_value(const ProgramAttention& op, const AttentionStep& step,
-                                              const ProgramRing& ring, int stage, int kv_head, bool stores) {
-  const int head_dim = op.cache.head_dim;
-  const int place = step.row.position % kChunkPositions * head_dim;
-  float x[1][kHeadElements];
-  take_heads(op.v, step.handover.cells(), step.launch, kv_head * head_dim, 0, 1, head_dim, x);
-  std::uint16_t* global = cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions,
-                                                    kv_head)
-                              .values +
-                          place;
-  std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage)) + place;
-  ring.wait_full(stage);
-#pragma unroll
-  for (int k = 0; k < kHeadElements; ++k) {
-    const int i = head_element(k);
-    if (i >= head_dim) continue;
-    const std::uint16_t half = float_to_half(x[0][k]);
-    shared[i] = half;
-    if (stores) global[i] = half;
   }
   order_before_bulk_loads();
 }
@@ -146,24 +123,24 @@ template <int kHeads>
 __device__ __forceinline__ void turn_queries(const ProgramAttention& op, const AttentionStep& step, const Unit& unit,
                                              int warp, float* queries) {
   constexpr int kRounds = (kHeads + kGroupWarps - 1) / kGroupWarps;
-  const int head_dim = op.cache.head_dim;
+  const int stride = kGroupWarps * op.cache.head_dim;
   const int count = (unit.head_count - warp + kGroupWarps - 1) / kGroupWarps;
   const HeadTurn turn(op, op.q_norm, step.row.position);
-  float x[kRounds][kHeadElements];
-  take_heads(op.q, step.handover.cells(), step.launch, (unit.first_head + warp) * head_dim, kGroupWarps * head_dim,
-             count, head_dim, x);
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round)
-    if (round < count) turn(x[round], op.norm_epsilon, head_dim, queries + (warp + round * kGroupWarps) * head_dim);
+  float* own = queries + warp * op.cache.head_dim;
+  take_heads<kRounds>(op.q, step.handover.cells(), step.launch, (unit.first_head + warp) * op.cache.head_dim, stride,
+                      count, op.cache.head_dim, own, stride);
+#pragma unroll 1
+  for (int round = 0; round < count; ++round) turn(op, own + round * stride);
 }
 
 // oc of all heads into the chunk's cells, and the stages of its values back to the ring.
-template <int kHeads, int kDims>
+template <int kHeads>
 __device__ __forceinline__ void weigh_chunk(const GroupThread& own, int group, int head_dim, const ChunkSpan& span,
                                             int chunk, const Unit& unit, const float* weights, const ProgramRing& ring,
                                             int stage, const ChunkCells& cells, unsigned tag) {
   const std::uint16_t* values = reinterpret_cast<const std::uint16_t*>(ring.slot(stage));
   float* exchange = reinterpret_cast<float*>(ring.slot(stage));
+  constexpr int kDims = kMaxProgramHeadDim / kWarpLanes;
   const int dim = own.lane * kDims;
   float sum[kHeads][kDims] = {};
   ring.wait_full(stage);
@@ -174,9 +151,7 @@ __device__ __forceinline__ void weigh_chunk(const GroupThread& own, int group, i
   if (dim < head_dim) put_partials<kHeads, kDims>(own, head_dim, sum, exchange);
   order_before_bulk_loads();
   program_group_barrier(group);
-  constexpr int kLaneDims = 4;
-  constexpr int kSliceLanes = kSliceDims / kLaneDims;
-  Cell* place = cells.output(unit.first_head, own.lane / kSliceLanes, chunk) + own.lane % kSliceLanes * kLaneDims;
+  Cell* place = cells.output(unit.first_head, dim / kSliceDims, chunk) + dim % kSliceDims;
   const std::int64_t stride = cells.output(1, 0, 0) - cells.output(0, 0, 0);
   add_partials<kHeads>(own, exchange, head_dim, head_dim, unit.head_count,
                        [place, stride, tag](int head, const float4& sums) {
@@ -187,7 +162,7 @@ __device__ __forceinline__ void weigh_chunk(const GroupThread& own, int group, i
 }
 
 template <int kHeads>
-__device__ __noinline__ void attend_units(const ProgramAttention& op, const AttentionStep& step,
+__device__ __forceinline__ void attend_units(const ProgramAttention& op, const AttentionStep& step,
                                           const ProgramRing& ring, int first_stage) {
   constexpr int kKeyWarp = 3;  // that puts the row's key in its place: with few queries of its own
   constexpr int kValueWarp = 2;
@@ -211,8 +186,11 @@ __device__ __noinline__ void attend_units(const ProgramAttention& op, const Atte
     // Others may still add up the last item's partials; they are done with queries and weights.
     if (has_own) {
       const bool stores = unit.first_head == unit.kv_head * op.units.heads_per_kv;
-      if (own.warp == kKeyWarp) put_own_key(op, step, ring, stage, unit.kv_head, stores, weights);
-      if (own.warp == kValueWarp) put_own_value(op, step, ring, stage + 2, unit.kv_head, stores);
+      if (own.warp == kKeyWarp || own.warp == kValueWarp) {
+        const bool is_key = own.warp == kKeyWarp;
+        put_own_position(op, step, ring, is_key ? OwnPart::key : OwnPart::value, is_key ? stage : stage + 2,
+                         unit.kv_head, stores, weights + (is_key ? 0 : kMaxProgramHeadDim));
+      }
     }
     if (unit_index != turned_unit) turn_queries<kHeads>(op, step, unit, own.warp, queries);
     if (has_own || unit_index != turned_unit) program_group_barrier(group);
@@ -234,10 +212,7 @@ __device__ __noinline__ void attend_units(const ProgramAttention& op, const Atte
         publish_pair(cells.sum(unit.first_head + head, chunk), sum.highest, sum.total, tag);
     }
     program_group_barrier(group);
-    if (head_dim <= 2 * kWarpLanes)
-      weigh_chunk<kHeads, 2>(own, group, head_dim, items.span, chunk, unit, weights, ring, stage + 2, cells, tag);
-    else
-      weigh_chunk<kHeads, 4>(own, group, head_dim, items.span, chunk, unit, weights, ring, stage + 2, cells, tag);
+    weigh_chunk<kHeads>(own, group, head_dim, items.span, chunk, unit, weights, ring, stage + 2, cells, tag);
     stage += kItemStages * kProgramGroups;
   }
 }
@@ -252,13 +227,11 @@ __device__ __forceinline__ void attend(const ProgramAttention& op, const Attenti
     case 2:
       return attend_units<2>(op, step, ring, first_stage);
     case 3:
-      return attend_units<3>(op, step, ring, first_stage);
     case 4:
       return attend_units<4>(op, step, ring, first_stage);
     case 5:
       return attend_units<5>(op, step, ring, first_stage);
     case 6:
-      return attend_units<6>(op, step, ring, first_stage);
     case 7:
       return attend_units<7>(op, step, ring, first_stage);
     default:

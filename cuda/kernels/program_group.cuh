@@ -9,19 +9,10 @@ namespace genai::cuda {
 
 inline constexpr int kProgramGroupThreads = kProgramGroupWarps * 32;
 
-// Barriers 2 .. 5 of a block belong to its groups.
+// Barriers 2 .. 5 of a block belong to its groups. A number known only at run time makes the compiler reserve all 16 of
+// a block: there is one on a multiprocessor.
 __device__ __forceinline__ void program_group_barrier(int group) {
-  static_assert(kProgramGroups == 4);
-  switch (group) {
-    case 0:
-      return named_barrier<2, kProgramGroupThreads>();
-    case 1:
-      return named_barrier<3, kProgramGroupThreads>();
-    case 2:
-      return named_barrier<4, kProgramGroupThreads>();
-    default:
-      return named_barrier<5, kProgramGroupThreads>();
-  }
+  asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(kProgramGroupThreads) : "memory");
 }
 
 }  // namespace genai::cuda

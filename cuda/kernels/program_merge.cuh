@@ -43,7 +43,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
 #pragma unroll
     for (int k = 0; k < kLoadedChunks; ++k) {
       cells[k] = {0.0f, tag};
-      if (k < left) cells[k] = look_at(source + (batch * kMergeBatch + k) * kSliceDims);
+      look_again(cells[k], source + (batch * kMergeBatch + k) * kSliceDims, k < left);
     }
   };
 #pragma unroll
@@ -60,11 +60,11 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
       do {
         missing = false;
 #pragma unroll
-        for (int k = 0; k < kLoadedChunks; ++k)
-          if (ahead[i][k].tag != tag) {
-            missing = true;
-            ahead[i][k] = look_at(source + (batch * kMergeBatch + k) * kSliceDims);
-          }
+        for (int k = 0; k < kLoadedChunks; ++k) {
+          const bool again = ahead[i][k].tag != tag;
+          missing |= again;
+          look_again(ahead[i][k], source + (batch * kMergeBatch + k) * kSliceDims, again);
+        }
       } while (missing);
 #pragma unroll
       for (int k = 0; k < kLoadedChunks; ++k)
@@ -131,7 +131,7 @@ __device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& 
 }
 
 // All threads that consume, behind attend(). Leaves the area to a barrier of all of them.
-__device__ __noinline__ void merge_chunks(const ProgramAttention& op, const AttentionStep& step) {
+__device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const AttentionStep& step) {
   const int group = static_cast<int>(threadIdx.x) / kProgramGroupThreads;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes % kProgramGroupWarps;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
