@@ -8,7 +8,8 @@
 
 namespace genai::cuda {
 
-// The weights of a group of chunks, kCount a lane, which follow each other: (a, b, lc, -). `before` is m ahead of the group, and behind it in the end.
+// The weights of a group of chunks, kCount a lane, which follow each other: (a, b, lc, -). `before` is m ahead of the
+// group, and behind it in the end.
 template <int kCount>
 __device__ __forceinline__ void merge_weights(const ChunkSum (&sums)[kCount], float& before, float4* weights) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;

@@ -1,10 +1,10 @@
-// program_attention.cuh - attention as an operation of a program (NOTE [Program]), with the rotation ahead of it: what a
-// block copies, and the chunks of positions that its groups of warps work through. What these leave behind is merged by
-// program_merge.cuh.
+// program_attention.cuh - attention as an operation of a program (NOTE [Program]), with the rotation ahead of it: what
+// a block copies, and the chunks of positions that its groups of warps work through. What these leave behind is merged
+// by program_merge.cuh.
 //
-// Items are those of attention_decode.cu: a chunk for one unit of query heads, in the order (unit, chunk); a block takes
-// an equal part of them, its groups take turns. An item is four stages of the ring: two used as one for keys, two for
-// values, whose place serves the exchange of partial sums when they are read. A group that begins a unit turns the
+// Items are those of attention_decode.cu: a chunk for one unit of query heads, in the order (unit, chunk); a block
+// takes an equal part of them, its groups take turns. An item is four stages of the ring: two used as one for keys, two
+// for values, whose place serves the exchange of partial sums when they are read. A group that begins a unit turns the
 // unit's queries itself. A unit's last chunk holds the position of the row, which nobody has written to the cache yet
 // when it is copied: whoever has that item puts it in its place, and one of them into the cache.
 #pragma once
@@ -26,6 +26,14 @@ inline constexpr int kGroupWeights = kMaxUnitHeads * kMaxProgramHeadDim * 4;
 inline constexpr int kGroupAreaBytes = kGroupWeights + kMaxUnitHeads * kChunkPositions * 4;
 inline constexpr int kAttentionAreaBytes = kProgramGroups * kGroupAreaBytes;
 static_assert(kGroupThreads == kProgramGroupThreads && 2 * kMaxProgramHeadDim <= kMaxUnitHeads * kChunkPositions);
+
+// The calls that one operation serves together; the queries must be handed over (ProgramInput::generation), since they
+// are rotated in place. Which cells are read and written is left to the caller.
+bool program_attention_serves(const RotateArgs& rotate, const AttentionArgs& attention);
+ProgramAttention program_attention(const RotateArgs& rotate, const AttentionArgs& attention);
+
+// Two slots of the ring must hold the keys, or the values, of a chunk.
+constexpr int attention_slot_bytes(int head_dim) { return kChunkPositions * head_dim * 2 / 2; }
 
 // What the threads of an operation know beside its arguments.
 struct AttentionStep {
@@ -163,7 +171,7 @@ __device__ __forceinline__ void weigh_chunk(const GroupThread& own, int group, i
 
 template <int kHeads>
 __device__ __forceinline__ void attend_units(const ProgramAttention& op, const AttentionStep& step,
-                                          const ProgramRing& ring, int first_stage) {
+                                             const ProgramRing& ring, int first_stage) {
   constexpr int kKeyWarp = 3;  // that puts the row's key in its place: with few queries of its own
   constexpr int kValueWarp = 2;
   const int head_dim = op.cache.head_dim;
@@ -205,8 +213,8 @@ __device__ __forceinline__ void attend_units(const ProgramAttention& op, const A
     release_double(ring, stage);
     program_group_barrier(group);
     if (2 * own.warp < kHeads) {
-      const ChunkSum sum = soften<kHeads>(own, op.scale, op.soft_cap, items.span.first_in(chunk),
-                                          items.span.last_in(chunk), weights);
+      const ChunkSum sum =
+          soften<kHeads>(own, op.scale, op.soft_cap, items.span.first_in(chunk), items.span.last_in(chunk), weights);
       const int head = 2 * own.warp + own.lane / 16;
       if (own.lane % 16 == 0 && head < unit.head_count)
         publish_pair(cells.sum(unit.first_head + head, chunk), sum.highest, sum.total, tag);
@@ -218,7 +226,7 @@ __device__ __forceinline__ void attend_units(const ProgramAttention& op, const A
 }
 
 // All threads that consume; the block's area is free before, and each group's is again behind it. `first_stage` as for
-// attention_stages. q_out may not be where queries are read that are not handed over.
+// attention_stages.
 __device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
                                        int first_stage) {
   switch (op.units.unit_heads) {

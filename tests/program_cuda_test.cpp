@@ -1,0 +1,157 @@
+// Steps of a decoder on a GPU, which one kernel may serve from end to end, against the host: every vector and every
+// byte of the cache is equal, eagerly and in a graph.
+#include "tests/decoder_case.h"
+#include "tests/kernels_cuda_support.h"
+
+using namespace genai;
+using namespace genai::test;
+
+namespace {
+
+std::vector<DecoderCase> decoder_cases() {
+  std::vector<DecoderCase> cases;
+  const auto add = [&](DecoderCase shape) {
+    shape.seed = cases.size() + 1;
+    cases.push_back(shape);
+  };
+  add({.dtype = DType::Q4_0,
+       .second = DType::Q6_K,
+       .heads = 40,
+       .kv_heads = 8,
+       .head_dim = 128,
+       .rotated = 128,
+       .width = 768,
+       .feed_forward = 1536,
+       .bias = true});
+  add({.dtype = DType::Q4_K,
+       .second = DType::Q6_K,
+       .heads = 28,
+       .kv_heads = 4,
+       .head_dim = 128,
+       .rotated = 128,
+       .width = 512,
+       .feed_forward = 2304,
+       .bias = true});
+  add({.dtype = DType::Q8_0, .second = DType::Q8_0, .heads = 14, .kv_heads = 2, .width = 896, .bias = true});
+  add({.dtype = DType::Q4_1,
+       .second = DType::Q4_1,
+       .heads = 9,
+       .kv_heads = 3,
+       .width = 576,
+       .feed_forward = 1536,
+       .interleaved = true});
+  add({.dtype = DType::Q4_K,
+       .second = DType::Q4_K,
+       .head_dim = 128,
+       .rotated = 128,
+       .width = 1024,
+       .window = 100,
+       .head_norms = true});
+  add({.dtype = DType::Q4_0,
+       .heads = 64,
+       .head_dim = 128,
+       .rotated = 128,
+       .width = 256,
+       .window = 1500,
+       .head_norms = true,
+       .activation = Epilogue::gated_gelu});
+  add({.dtype = DType::Q4_0, .second = DType::Q6_K, .rotated = 32, .soft_cap = 20.0f, .sequences = 2});
+  add({.dtype = DType::Q8_0, .second = DType::Q8_0, .heads = 12, .kv_heads = 1, .width = 1120, .vocabulary = 20001});
+  add({.dtype = DType::Q4_1,
+       .second = DType::Q6_K,
+       .heads = 16,
+       .kv_heads = 8,
+       .head_dim = 80,
+       .rotated = 48,
+       .window = 64});
+  return cases;
+}
+
+bool equal_bytes(const std::vector<std::byte>& left, const std::vector<std::byte>& right) {
+  return left.size() == right.size() && std::memcmp(left.data(), right.data(), left.size()) == 0;
+}
+
+void check_states(const DecoderState& expected, const DecoderState& found) {
+  CHECK(first_difference(expected.x, found.x) == -1);
+  CHECK(first_difference(expected.q, found.q) == -1);
+  CHECK(first_difference(expected.k, found.k) == -1);
+  CHECK(first_difference(expected.v, found.v) == -1);
+  CHECK(first_difference(expected.attention, found.attention) == -1);
+  CHECK(first_difference(expected.hidden, found.hidden) == -1);
+  CHECK(first_difference(expected.logits, found.logits) == -1);
+  CHECK(equal_bytes(expected.chunk, found.chunk));
+}
+
+}  // namespace
+
+TEST_CASE("steps of a decoder on CUDA equal the host's, eagerly and in a graph", "[cuda][program]") {
+  for (const DecoderCase& shape : decoder_cases()) {
+    INFO(describe(shape));
+    const DecoderData data = decoder_data(shape);
+    Decoder reference(fast_host_device(), shape, data);
+    Decoder found(cuda_device(), shape, data);
+    found.stream().begin_capture();
+    found.enqueue();
+    const std::unique_ptr<Graph> graph = found.stream().end_capture();
+    CHECK((!found.hands_over() || graph->node_count() <= 2));
+
+    Random random(shape.seed);
+    const std::int32_t sequence = shape.sequences - 1;
+    std::vector<std::byte> cache = reference.cache();
+    std::fill(cache.begin(), cache.end(), std::byte{0xff});  // NaN, where nobody has written
+    std::int32_t written = 0;
+    for (const std::int32_t position : {0, 1, 63, 64, 65, 1000, 4097}) {
+      INFO("position " << position);
+      fill_cache(cache, shape, sequence, written, position, random);
+      written = position + 1;
+      const StepRow row = {0, position, sequence, 0};
+      const std::vector<float> x = random.values(shape.width);
+      reference.set_cache(cache);
+      reference.set_input(row, x);
+      reference.enqueue();
+      const DecoderState expected = reference.state(row);
+
+      found.set_cache(cache);
+      found.set_input(row, x);
+      found.enqueue();
+      check_states(expected, found.state(row));
+
+      found.set_cache(cache);
+      for (int replay = 0; replay < 3; ++replay) {
+        found.set_input(row, x);
+        found.stream().launch(*graph);
+      }
+      check_states(expected, found.state(row));
+      std::copy(expected.chunk.begin(), expected.chunk.end(), cache.begin() + shape.chunk_offset(row));
+    }
+    CHECK(equal_bytes(reference.cache(), found.cache()));
+    CHECK(reference.guards_intact());
+    CHECK(found.guards_intact());
+  }
+}
+
+TEST_CASE("steps of a decoder on CUDA follow each other without a pause", "[cuda][program]") {
+  const DecoderCase shape{.heads = 14, .kv_heads = 2, .width = 896, .layers = 4, .max_positions = 256, .seed = 77};
+  const DecoderData data = decoder_data(shape);
+  Decoder reference(fast_host_device(), shape, data);
+  Decoder found(cuda_device(), shape, data);
+  Random random(78);
+  constexpr std::int32_t kSteps = 200;
+  std::vector<StepRow> rows;
+  std::vector<std::vector<float>> inputs;
+  for (std::int32_t step = 0; step < kSteps; ++step) {
+    rows.push_back({0, step, 0, 0});
+    inputs.push_back(random.values(shape.width));
+  }
+  found.stream().begin_capture();
+  found.enqueue();
+  const std::unique_ptr<Graph> graph = found.stream().end_capture();
+  for (std::size_t step = 0; step < rows.size(); ++step) {
+    reference.set_input(rows[step], inputs[step]);
+    reference.enqueue();
+    found.set_input(rows[step], inputs[step]);
+    found.stream().launch(*graph);
+  }
+  check_states(reference.state(rows.back()), found.state(rows.back()));
+  CHECK(equal_bytes(reference.cache(), found.cache()));
+}
