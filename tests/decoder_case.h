@@ -56,10 +56,10 @@ struct DecoderCase {
 };
 
 inline std::string describe(const DecoderCase& shape) {
-  return std::string(dtype_info(shape.dtype).name) + " " + dtype_info(shape.second).name + " heads " +
-         std::to_string(shape.heads) + " over " + std::to_string(shape.kv_heads) + " head_dim " +
-         std::to_string(shape.head_dim) + " width " + std::to_string(shape.width) + " window " +
-         std::to_string(shape.window);
+  std::string text(dtype_info(shape.dtype).name);
+  return text.append(" ").append(dtype_info(shape.second).name) + " heads " + std::to_string(shape.heads) + " over " +
+         std::to_string(shape.kv_heads) + " head_dim " + std::to_string(shape.head_dim) + " width " +
+         std::to_string(shape.width) + " window " + std::to_string(shape.window);
 }
 
 struct DecoderMatrix {

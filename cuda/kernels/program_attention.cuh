@@ -141,26 +141,58 @@ __device__ __forceinline__ void turn_queries(const ProgramAttention& op, const A
   for (int round = 0; round < count; ++round) turn(op, own + round * stride);
 }
 
+// One of a block's items, and what follows from it, computed where it is needed.
+struct AttentionItem {
+  int unit_index;
+  int chunk;
+
+  __device__ __forceinline__ Unit unit(const ProgramAttention& op) const { return unit_at(op.units, keep(unit_index)); }
+  __device__ __forceinline__ ChunkSpan span(const ProgramAttention& op, const AttentionStep& step) const {
+    return chunk_span(keep(step.row.position), op.window);
+  }
+};
+
+// The weights of the item's chunk, where its dots are.
+template <int kHeads>
+__device__ __forceinline__ void weigh_scores(const ProgramAttention& op, const AttentionStep& step,
+                                             const AttentionItem& item, const GroupThread& own, float* weights) {
+  if (2 * own.warp >= kHeads) return;
+  const ChunkSpan span = item.span(op, step);
+  const ChunkSum sum =
+      soften<kHeads>(own, op.scale, op.soft_cap, span.first_in(item.chunk), span.last_in(item.chunk), weights);
+  const int head = 2 * own.warp + own.lane / 16;
+  const Unit unit = item.unit(op);
+  if (own.lane % 16 == 0 && head < unit.head_count)
+    publish_pair(ChunkCells(op, step.handover).sum(unit.first_head + head, item.chunk), sum.highest, sum.total,
+                 step.tag());
+}
+
 // oc of all heads into the chunk's cells, and the stages of its values back to the ring.
 template <int kHeads>
-__device__ __forceinline__ void weigh_chunk(const GroupThread& own, int group, int head_dim, const ChunkSpan& span,
-                                            int chunk, const Unit& unit, const float* weights, const ProgramRing& ring,
-                                            int stage, const ChunkCells& cells, unsigned tag) {
-  const std::uint16_t* values = reinterpret_cast<const std::uint16_t*>(ring.slot(stage));
-  float* exchange = reinterpret_cast<float*>(ring.slot(stage));
+__device__ __forceinline__ void weigh_values(const ProgramAttention& op, const AttentionStep& step,
+                                             const AttentionItem& item, const GroupThread& own, int group,
+                                             const float* weights, const ProgramRing& ring, int stage) {
   constexpr int kDims = kMaxProgramHeadDim / kWarpLanes;
+  const int head_dim = op.cache.head_dim;
   const int dim = own.lane * kDims;
-  float sum[kHeads][kDims] = {};
+  float* exchange = reinterpret_cast<float*>(ring.slot(stage));
   ring.wait_full(stage);
-  if (dim < head_dim)
+  float sum[kHeads][kDims] = {};
+  if (dim < head_dim) {
+    const ChunkSpan span = item.span(op, step);
+    const std::uint16_t* values = reinterpret_cast<const std::uint16_t*>(ring.slot(stage));
     weigh_quarter<std::uint16_t, kHeads, kDims>(values + own.warp * head_dim + dim, head_dim, weights, own.warp,
-                                                span.first_in(chunk), span.last_in(chunk), sum);
+                                                span.first_in(item.chunk), span.last_in(item.chunk), sum);
+  }
   program_group_barrier(group);  // all have read the values
   if (dim < head_dim) put_partials<kHeads, kDims>(own, head_dim, sum, exchange);
   order_before_bulk_loads();
   program_group_barrier(group);
-  Cell* place = cells.output(unit.first_head, dim / kSliceDims, chunk) + dim % kSliceDims;
+  const Unit unit = item.unit(op);
+  const ChunkCells cells(op, step.handover);
+  Cell* place = cells.output(unit.first_head, dim / kSliceDims, item.chunk) + dim % kSliceDims;
   const std::int64_t stride = cells.output(1, 0, 0) - cells.output(0, 0, 0);
+  const unsigned tag = step.tag();
   add_partials<kHeads>(own, exchange, head_dim, head_dim, unit.head_count,
                        [place, stride, tag](int head, const float4& sums) {
                          publish_pair(place + head * stride, sums.x, sums.y, tag);
@@ -172,55 +204,49 @@ __device__ __forceinline__ void weigh_chunk(const GroupThread& own, int group, i
 template <int kHeads>
 __device__ __forceinline__ void attend_units(const ProgramAttention& op, const AttentionStep& step,
                                              const ProgramRing& ring, int first_stage) {
-  constexpr int kKeyWarp = 3;  // that puts the row's key in its place: with few queries of its own
+  constexpr int kKeyWarp = 3;  // these two put the row's position in its place: they have the fewest queries
   constexpr int kValueWarp = 2;
-  const int head_dim = op.cache.head_dim;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const GroupThread own = {static_cast<int>(threadIdx.x) / kWarpLanes % kGroupWarps,
                            static_cast<int>(threadIdx.x) % kWarpLanes};
   float* queries = reinterpret_cast<float*>(step.area + group * kGroupAreaBytes);
   float* weights = reinterpret_cast<float*>(step.area + group * kGroupAreaBytes + kGroupWeights);
   const AttentionItems items(op, step.row);
-  const ChunkCells cells(op, step.handover);
-  const unsigned tag = step.tag();
   int stage = (first_stage + 1) / 2 * 2 + kItemStages * group;
   int turned_unit = -1;
 #pragma unroll 1
   for (int index = items.first + group; index < items.end; index += kProgramGroups) {
-    const int unit_index = index / items.span.count;
-    const int chunk = index - unit_index * items.span.count;
-    const Unit unit = unit_at(op.units, unit_index);
-    const bool has_own = chunk + 1 == items.span.count;
+    AttentionItem item;
+    item.unit_index = index / items.span.count;
+    item.chunk = index - item.unit_index * items.span.count;
+    const bool has_own = item.chunk + 1 == items.span.count;
     // Others may still add up the last item's partials; they are done with queries and weights.
-    if (has_own) {
-      const bool stores = unit.first_head == unit.kv_head * op.units.heads_per_kv;
-      if (own.warp == kKeyWarp || own.warp == kValueWarp) {
-        const bool is_key = own.warp == kKeyWarp;
-        put_own_position(op, step, ring, is_key ? OwnPart::key : OwnPart::value, is_key ? stage : stage + 2,
-                         unit.kv_head, stores, weights + (is_key ? 0 : kMaxProgramHeadDim));
-      }
+    if (has_own && (own.warp == kKeyWarp || own.warp == kValueWarp)) {
+      const bool is_key = own.warp == kKeyWarp;
+      const Unit unit = item.unit(op);
+      put_own_position(op, step, ring, is_key ? OwnPart::key : OwnPart::value, is_key ? stage : stage + 2, unit.kv_head,
+                       unit.first_head == unit.kv_head * op.units.heads_per_kv,
+                       weights + (is_key ? 0 : kMaxProgramHeadDim));
     }
-    if (unit_index != turned_unit) turn_queries<kHeads>(op, step, unit, own.warp, queries);
-    if (has_own || unit_index != turned_unit) program_group_barrier(group);
-    turned_unit = unit_index;
-    if (has_own && op.q_out != nullptr)
-      for (int i = static_cast<int>(threadIdx.x) % kGroupThreads; i < unit.head_count * head_dim; i += kGroupThreads)
-        op.q_out[unit.first_head * head_dim + i] = queries[i];
+    const bool begins = item.unit_index != turned_unit;
+    if (begins) turn_queries<kHeads>(op, step, item.unit(op), own.warp, queries);
+    if (has_own || begins) program_group_barrier(group);
+    turned_unit = item.unit_index;
+    if (has_own && op.q_out != nullptr) {
+      const Unit unit = item.unit(op);
+      const int elements = unit.head_count * op.cache.head_dim;
+      float* out = op.q_out + unit.first_head * op.cache.head_dim;
+      for (int i = static_cast<int>(threadIdx.x) % kGroupThreads; i < elements; i += kGroupThreads) out[i] = queries[i];
+    }
 
     ring.wait_full(stage);
-    dot_keys<std::uint16_t, kHeads>(own, reinterpret_cast<const std::uint16_t*>(ring.slot(stage)), queries, head_dim,
-                                    weights);
+    dot_keys<std::uint16_t, kHeads>(own, reinterpret_cast<const std::uint16_t*>(ring.slot(stage)), queries,
+                                    op.cache.head_dim, weights);
     release_double(ring, stage);
     program_group_barrier(group);
-    if (2 * own.warp < kHeads) {
-      const ChunkSum sum =
-          soften<kHeads>(own, op.scale, op.soft_cap, items.span.first_in(chunk), items.span.last_in(chunk), weights);
-      const int head = 2 * own.warp + own.lane / 16;
-      if (own.lane % 16 == 0 && head < unit.head_count)
-        publish_pair(cells.sum(unit.first_head + head, chunk), sum.highest, sum.total, tag);
-    }
+    weigh_scores<kHeads>(op, step, item, own, weights);
     program_group_barrier(group);
-    weigh_chunk<kHeads>(own, group, head_dim, items.span, chunk, unit, weights, ring, stage + 2, cells, tag);
+    weigh_values<kHeads>(op, step, item, own, group, weights, ring, stage + 2);
     stage += kItemStages * kProgramGroups;
   }
 }

@@ -11,11 +11,12 @@
 namespace genai::cuda {
 
 inline constexpr int kMergeBatch = 16;  // chunks
-inline constexpr int kBatchesAhead = 4;
-inline constexpr int kWeightGroup = kMergeBatch * kBatchesAhead;  // chunks whose weights are computed at once
+inline constexpr int kBatchesAhead = 3;
+inline constexpr int kWeightBatches = 4;  // whose weights are computed at once
+inline constexpr int kWeightGroup = kWeightBatches * kMergeBatch;
 inline constexpr int kLoadingWarps = 2;
 inline constexpr int kLoadedChunks = kMergeBatch / kLoadingWarps;  // of a batch, by one warp
-static_assert(kSliceDims == kWarpLanes && kBatchesAhead % 2 == 0 && kLoadingWarps + 2 == kProgramGroupWarps);
+static_assert(kSliceDims == kWarpLanes && kLoadingWarps + 2 == kProgramGroupWarps);
 
 // A group's shared memory. Batches and groups of weights alternate between two places: between two barriers one is
 // written and the other one read.
@@ -67,7 +68,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
         }
       } while (missing);
 #pragma unroll
-      for (int k = 0; k < kLoadedChunks; ++k) place[(i % 2 * kMergeBatch + k) * kSliceDims] = ahead[i][k].value;
+      for (int k = 0; k < kLoadedChunks; ++k) place[(batch % 2 * kMergeBatch + k) * kSliceDims] = ahead[i][k].value;
       if (batch + kBatchesAhead < batches) ask(batch + kBatchesAhead, ahead[i]);
       program_group_barrier(places.group);
     }
@@ -107,8 +108,8 @@ __device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count,
   for (int batch = 0; batch < batches; ++batch) {
     program_group_barrier(places.group);
     // The place of the next group's weights is free, since this group's have begun.
-    const int next = (batch / kBatchesAhead + 1) * kWeightGroup;
-    if (batch % kBatchesAhead == 0 && next < chunk_count) weigh(next);
+    const int next = (batch / kWeightBatches + 1) * kWeightGroup;
+    if (batch % kWeightBatches == 0 && next < chunk_count) weigh(next);
   }
 }
 

@@ -15,6 +15,7 @@ inline std::int64_t partial_cells(int head_count, int head_dim, int chunk_capaci
   return static_cast<std::int64_t>(head_count) * chunk_capacity * (slice_count(head_dim) * kSliceDims + kSumCells);
 }
 
+// Computed where it is needed: kept, it would take registers from sums.
 struct ChunkCells {
   Cell* outputs;
   Cell* sums;
@@ -22,7 +23,7 @@ struct ChunkCells {
   int capacity;
 
   __device__ __forceinline__ ChunkCells(const ProgramAttention& op, const HandoverMemory& handover)
-      : slices(slice_count(op.cache.head_dim)), capacity(op.chunk_capacity) {
+      : slices(slice_count(op.cache.head_dim)), capacity(keep(op.chunk_capacity)) {
     outputs = handover.partials() + op.partials;
     sums = outputs + static_cast<std::int64_t>(op.head_count) * slices * capacity * kSliceDims;
   }
