@@ -68,12 +68,15 @@ struct ProgramAttention {
 enum class ProgramOpKind : int { product, attention };
 
 struct ProgramOp {
+  ProgramOp() : kind(ProgramOpKind::product), product{} {}
   ProgramOpKind kind;
   union {
     ProgramProduct product;
     ProgramAttention attention;
   };
 };
+
+inline constexpr int kProgramWorkBytes = 512;
 
 // Offsets in dynamic shared memory. The ring is at 0.
 struct ProgramLayout {
@@ -97,6 +100,7 @@ struct RowProgram {
   const StepRow* rows;
   ProgramLayout layout;
   int unit_strips;
+  int window;  // stages on their way at once
   int op_count;
   ProgramOp ops[kMaxProgramOps];
 };
