@@ -59,6 +59,10 @@ std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
        attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions)});
 }
 
+std::size_t CudaKernels::handover_bytes(const ScratchLimits& limits) const {
+  return traits_.compute_capability < 90 ? 0 : program_handover_bytes(limits);
+}
+
 void CudaKernels::embed(Stream& stream, const EmbedArgs& args) {
   if (args.row_count == 0) return;
   launch_embed(target_of(stream, traits_), args);

@@ -13,6 +13,7 @@ class CudaKernels final : public Kernels {
   // What the constructor was given, completed by what only kernels tell.
   const DeviceTraits& traits() const { return traits_; }
   std::size_t scratch_bytes(const ScratchLimits& limits) const override;
+  std::size_t handover_bytes(const ScratchLimits& limits) const override;
   void embed(Stream& stream, const EmbedArgs& args) override;
   void matmul(Stream& stream, const MatmulArgs& args) override;
   void norm_add(Stream& stream, const NormAddArgs& args) override;

@@ -128,6 +128,9 @@ bool matmul_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_tiles(const DeviceTraits& traits);
 void launch_matmul_tiles(const LaunchTarget& target, const MatmulArgs& args);
 
+// Memory of the programs of one stream (NOTE [Program]).
+std::size_t program_handover_bytes(const ScratchLimits& limits);
+
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
 void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args);
 void launch_gate(const LaunchTarget& target, const GateArgs& args);

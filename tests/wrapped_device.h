@@ -41,6 +41,7 @@ class WrappedKernels : public Kernels {
   explicit WrappedKernels(Kernels& inner) : inner_(inner) {}
 
   std::size_t scratch_bytes(const ScratchLimits& limits) const override { return inner_.scratch_bytes(limits); }
+  std::size_t handover_bytes(const ScratchLimits& limits) const override { return inner_.handover_bytes(limits); }
   void embed(Stream& stream, const EmbedArgs& args) override { inner_.embed(unwrapped(stream), args); }
   void matmul(Stream& stream, const MatmulArgs& args) override { inner_.matmul(unwrapped(stream), args); }
   void norm_add(Stream& stream, const NormAddArgs& args) override { inner_.norm_add(unwrapped(stream), args); }

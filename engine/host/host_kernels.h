@@ -18,6 +18,7 @@ class HostKernels final : public Kernels {
   const HostMath& math() const { return math_; }
 
   std::size_t scratch_bytes(const ScratchLimits& limits) const override;
+  std::size_t handover_bytes(const ScratchLimits&) const override { return 0; }
   void embed(Stream& stream, const EmbedArgs& args) override;
   // Outputs must not overlap the input: threads write some while others still read.
   void matmul(Stream& stream, const MatmulArgs& args) override;
