@@ -1,6 +1,5 @@
 #include "cuda/row_calls.h"
 
-
 namespace genai::cuda {
 
 void RowCalls::enqueue(cudaStream_t stream) {

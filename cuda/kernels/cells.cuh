@@ -1,7 +1,7 @@
 // cells.cuh - vectors handed over between blocks of a running kernel, in cells of a value and a tag. A cell is written
 // and read in one access, so whoever sees the tag has the value: readers ask again until the tag is there. Tags are
-// never used twice: they hold the generation of a vector within a launch and the number of the launch, which every block
-// keeps in a word of its own.
+// never used twice: they hold the generation of a vector within a launch and the number of the launch, which every
+// block keeps in a word of its own.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -98,7 +98,7 @@ std::vector<ProgramTypes> program_types() {
   return types;
 }
 
-constexpr int kFewestOps = 4;  // that are worth a program
+constexpr int kFewestOps = 4;                                           // that are worth a program
 constexpr int kMinSlotBytes = 2 * tile_layout(DType::Q8_0).tile_bytes;  // an octet of blocks
 
 }  // namespace

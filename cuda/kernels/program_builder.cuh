@@ -1,11 +1,11 @@
-// program_builder.cuh - makes a program (program.cuh) of calls, on the host: which vectors are handed over inside of it,
-// and how shared memory is laid out.
+// program_builder.cuh - makes a program (program.cuh) of calls, on the host: which vectors are handed over inside of
+// it, and how shared memory is laid out.
 #pragma once
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "cuda/kernels/program_product.cuh"
@@ -19,13 +19,16 @@ struct ProgramTypes {
   DType second;
 };
 
+// Stages on their way at once: enough for the memory's full speed; more of them hold up everything else on its way
+// (matmul_row.cu has measured the same).
+inline constexpr int kRingWindow = 4;
+
 class ProgramBuilder {
  public:
   // One kernel for each of `kernels`; the first that reads all types of the program is taken.
   ProgramBuilder(const DeviceTraits& traits, const std::vector<ProgramTypes>& kernels)
       : traits_(traits), candidates_(kernels), program_(std::make_unique<RowProgram>()) {
-    program_->layout = {};
-    program_->op_count = 0;
+    program_->window = kRingWindow;
   }
 
   // False where the call cannot be part of this program; it is then as it was.
@@ -33,49 +36,108 @@ class ProgramBuilder {
 
   int op_count() const { return program_->op_count; }
   ProgramTypes types() const { return candidates_.front(); }
-  // Completes the program. Of kMaxProgramOps operations, only op_count are copied to the device.
   const RowProgram& finish();
 
  private:
-  // A vector that was written in the program.
-  struct Written {
+  // Vectors, as numbers: an operation's outputs are 3 * index and on.
+  using VectorSet = std::bitset<kMaxStreamOutputs * kMaxProgramOps>;
+
+  struct OpFacts {
+    std::array<DType, kMaxStreamOutputs> dtypes;
+    VectorSet outputs;
+    VectorSet known;  // what was written whole before any block writes an output
+  };
+
+  // A vector of the program, in its latest generation.
+  struct Vector {
     std::uint64_t address;
     int width;
     int cells;
-    unsigned generation;
+    unsigned generation;  // 0: from before the program
+    int output;           // of the operation that wrote it
+    std::vector<int> readers;
+
+    std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
   };
 
-  static std::uint64_t end_of(const Written& vector) { return vector.address + 4 * static_cast<std::uint64_t>(vector.width); }
-  const Written* find(std::uint64_t address, int width) const;
-  // Nothing written in the program lies there, or exactly one vector does.
-  bool is_whole(std::uint64_t address, int width) const;
+  Vector* find(std::uint64_t address, int width);
+  bool is_whole(std::uint64_t address, int width);
+  VectorSet known_behind(const Vector* input) const;
+  bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
+  ProgramInput read(std::uint64_t address, int width);
+  int write(std::uint64_t address, int width, int output);
   bool takes_handover(DevicePtr<std::byte> handover);
   bool takes_types(const MatmulArgs& args);
-  ProgramInput input(std::uint64_t address, int width) const;
-  int cells_for(std::uint64_t address, int width, unsigned generation);
   ProgramLayout layout(int unit_strips) const;
+  int most_fitting_strips() const;
 
   const DeviceTraits& traits_;
   std::vector<ProgramTypes> candidates_;
   std::unique_ptr<RowProgram> program_;
-  std::vector<std::array<DType, kMaxStreamOutputs>> dtypes_;  // an operation each
-  std::vector<Written> written_;
+  std::vector<OpFacts> facts_;  // an operation each
+  std::vector<Vector> vectors_;
   int used_cells_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
 };
 
-inline const ProgramBuilder::Written* ProgramBuilder::find(std::uint64_t address, int width) const {
-  for (const Written& vector : written_)
+inline ProgramBuilder::Vector* ProgramBuilder::find(std::uint64_t address, int width) {
+  for (Vector& vector : vectors_)
     if (vector.address == address && vector.width == width) return &vector;
   return nullptr;
 }
 
-inline bool ProgramBuilder::is_whole(std::uint64_t address, int width) const {
+// Nothing of the program lies there, or exactly one of its vectors does.
+inline bool ProgramBuilder::is_whole(std::uint64_t address, int width) {
   if (find(address, width) != nullptr) return true;
   const std::uint64_t end = address + 4 * static_cast<std::uint64_t>(width);
-  return std::none_of(written_.begin(), written_.end(),
-                      [&](const Written& vector) { return address < end_of(vector) && vector.address < end; });
+  return std::none_of(vectors_.begin(), vectors_.end(),
+                      [&](const Vector& vector) { return address < vector.end() && vector.address < end; });
+}
+
+// What was written whole once a block has read all of `input`.
+inline ProgramBuilder::VectorSet ProgramBuilder::known_behind(const Vector* input) const {
+  if (input == nullptr || input->generation == 0) return {};
+  VectorSet known = facts_[input->generation - 1].known;
+  known.set(kMaxStreamOutputs * (input->generation - 1) + static_cast<unsigned>(input->output));
+  return known;
+}
+
+// Whether by the time when any block writes the next generation every block has read and written the last one. `adds`:
+// an element is read by whoever writes it.
+inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool adds, const VectorSet& known) {
+  const Vector* vector = find(address, width);
+  if (vector == nullptr) return is_whole(address, width);
+  const auto is_over = [&](int op) { return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none(); };
+  if (vector->generation > 0 && !adds && !is_over(static_cast<int>(vector->generation) - 1)) return false;
+  return std::all_of(vector->readers.begin(), vector->readers.end(), is_over);
+}
+
+inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
+  Vector* vector = find(address, width);
+  if (vector == nullptr) {
+    vectors_.push_back({address, width, -1, 0, 0, {}});
+    vector = &vectors_.back();
+  }
+  vector->readers.push_back(program_->op_count - 1);
+  return {reinterpret_cast<const float*>(address), vector->cells, vector->generation};
+}
+
+// The next generation, by the youngest operation; returns its first cell, -1 where there is no room for cells.
+inline int ProgramBuilder::write(std::uint64_t address, int width, int output) {
+  Vector* vector = find(address, width);
+  if (vector == nullptr) {
+    vectors_.push_back({address, width, -1, 0, 0, {}});
+    vector = &vectors_.back();
+  }
+  if (const int cells = (width + 3) / 4 * 4; vector->cells < 0 && used_cells_ + cells <= HandoverMemory::kVectorCells) {
+    vector->cells = used_cells_;  // quads of cells are read together
+    used_cells_ += cells;
+  }
+  vector->generation = static_cast<unsigned>(program_->op_count);
+  vector->output = output;
+  vector->readers.clear();
+  return vector->cells;
 }
 
 inline bool ProgramBuilder::takes_handover(DevicePtr<std::byte> handover) {
@@ -100,44 +162,30 @@ inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
   return true;
 }
 
-inline ProgramInput ProgramBuilder::input(std::uint64_t address, int width) const {
-  const Written* vector = find(address, width);
-  if (vector == nullptr) return {reinterpret_cast<const float*>(address), 0, 0};
-  return {reinterpret_cast<const float*>(address), vector->cells, vector->generation};
-}
-
-inline int ProgramBuilder::cells_for(std::uint64_t address, int width, unsigned generation) {
-  for (Written& vector : written_) {
-    if (vector.address != address || vector.width != width) continue;
-    vector.generation = generation;
-    return vector.cells;
-  }
-  written_.push_back({address, width, used_cells_, generation});
-  used_cells_ += (width + 3) / 4 * 4;  // quads of cells are read together
-  return written_.back().cells;
-}
-
 inline bool ProgramBuilder::add(const MatmulArgs& args) {
   if (program_->op_count == kMaxProgramOps || !matmul_row_serves(traits_, args)) return false;
-  if (args.epilogue == Epilogue::add && args.output_count != 1) return false;
+  const bool adds = args.epilogue == Epilogue::add;
   const int cols = args.outputs[0].matrix.cols;
   if (!is_whole(args.input.address(), cols)) return false;
-  int cells = 0;
+  const Vector* source = find(args.input.address(), cols);
+  if (source != nullptr && source->generation > 0 && source->cells < 0) return false;
+  const VectorSet known = known_behind(source);
   for (int i = 0; i < args.output_count; ++i) {
-    const int width = output_width(args.outputs[i], args.epilogue);
-    if (args.outputs[i].matrix.rows == 0 || !is_whole(args.outputs[i].out.address(), width)) return false;
-    if (find(args.outputs[i].out.address(), width) == nullptr) cells += (width + 3) / 4 * 4;
+    const MatmulOutput& output = args.outputs[i];
+    const int width = output_width(output, args.epilogue);
+    if (output.matrix.rows == 0 || !may_write(output.out.address(), width, adds, known)) return false;
+    const Vector* before = find(output.out.address(), width);
+    if (adds && before != nullptr && before->generation > 0 && before->cells < 0) return false;
+    if (adds && args.output_count != 1) return false;
   }
-  // Logits are wider than what is left: then nobody in this program can read them.
-  const bool hands_over = used_cells_ + cells <= HandoverMemory::kVectorCells;
   if (!takes_handover(args.handover) || !takes_types(args)) return false;
 
-  ProgramOp& op = program_->ops[program_->op_count++];
+  const int index = program_->op_count++;
+  ProgramOp& op = program_->ops[index];
   op.kind = ProgramOpKind::product;
   ProgramProduct& product = op.product;
   product = {};
-  const unsigned generation = static_cast<unsigned>(program_->op_count);
-  product.input = input(args.input.address(), cols);
+  product.input = read(args.input.address(), cols);
   product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
   product.norm_epsilon = args.norm_epsilon;
   product.cols = cols;
@@ -145,15 +193,16 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   product.epilogue = args.epilogue;
   product.shape.output_count = args.output_count;
   product.shape.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
-  dtypes_.push_back({});
+  facts_.push_back({{}, {}, known});
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
     const int width = output_width(output, args.epilogue);
     product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
-    dtypes_.back()[static_cast<std::size_t>(i)] = output.matrix.dtype;
-    if (args.epilogue == Epilogue::add)
-      if (const Written* before = find(output.out.address(), width)) product.before = before->generation;
-    product.cells[i] = hands_over ? cells_for(output.out.address(), width, generation) : -1;
+    facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
+    facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
+    if (const Vector* before = find(output.out.address(), width); adds && before != nullptr)
+      product.before = before->generation;
+    product.cells[i] = write(output.out.address(), width, i);
   }
   widest_ = std::max(widest_, cols);
   if (product.norm_weight != nullptr) widest_normed_ = std::max(widest_normed_, cols);
@@ -183,21 +232,26 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   return layout;
 }
 
+// Of any matrix, in a slot of the present layout.
+inline int ProgramBuilder::most_fitting_strips() const {
+  int most = 0;
+  for (int index = 0; index < program_->op_count; ++index) {
+    if (program_->ops[index].kind != ProgramOpKind::product) continue;
+    const StreamShape& shape = program_->ops[index].product.shape;
+    for (int i = 0; i < shape.output_count; ++i) {
+      const DType dtype = facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)];
+      const UnitCut cut = unit_cut(tile_layout(dtype).tile_bytes, shape.tile_count, program_->layout.slot_bytes);
+      most = std::max(most, cut.fitting_strips);
+    }
+  }
+  return most;
+}
+
+// Lays out shared memory, chooses the kernel, and finds what must be in memory when the program is over.
 inline const RowProgram& ProgramBuilder::finish() {
-  const ProgramTypes pair = types();
-  // As many strips in a unit as some matrix has in a slot.
   for (program_->unit_strips = kMaxUnitStrips;; program_->unit_strips /= 2) {
     program_->layout = layout(program_->unit_strips);
-    int fitting = 0;
-    for (int index = 0; index < program_->op_count; ++index) {
-      if (program_->ops[index].kind != ProgramOpKind::product) continue;
-      const ProgramProduct& product = program_->ops[index].product;
-      for (int i = 0; i < product.shape.output_count; ++i) {
-        const int tile_bytes = tile_layout(dtypes_[static_cast<std::size_t>(index)][static_cast<std::size_t>(i)]).tile_bytes;
-        fitting = std::max(fitting, unit_cut(tile_bytes, product.shape.tile_count, program_->layout.slot_bytes).fitting_strips);
-      }
-    }
-    if (program_->unit_strips == 1 || fitting >= program_->unit_strips) break;
+    if (program_->unit_strips == 1 || most_fitting_strips() >= program_->unit_strips) break;
   }
   for (int index = 0; index < program_->op_count; ++index) {
     if (program_->ops[index].kind != ProgramOpKind::product) continue;
@@ -205,7 +259,12 @@ inline const RowProgram& ProgramBuilder::finish() {
     product.shape.stage_bytes = program_->layout.slot_bytes;
     for (int i = 0; i < product.shape.output_count; ++i)
       product.shape.outputs[i].second_type =
-          dtypes_[static_cast<std::size_t>(index)][static_cast<std::size_t>(i)] != pair.first;
+          facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)] != types().first;
+  }
+  for (const Vector& vector : vectors_) {
+    if (vector.generation == 0) continue;
+    ProgramOp& op = program_->ops[vector.generation - 1];
+    if (op.kind == ProgramOpKind::product) op.product.stores[vector.output] = true;
   }
   return *program_;
 }

@@ -137,7 +137,7 @@ __device__ __forceinline__ void finish_program_unit(const ProgramProduct& produc
   if (!stores) return;
   y = apply_soft_cap(y, product.soft_cap);
   if (product.cells[unit.output] >= 0) publish(cells + place, y, tag);
-  output.out[place] = y;
+  if (product.stores[unit.output]) output.out[place] = y;
 }
 
 // One unit of `consumer`'s group, the round's number `consumer.group`.
@@ -210,8 +210,8 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, u
   }
   if (!__any_sync(kFullWarp, range.unit_count > 0)) return consumer_barrier();
   const VectorSource source(product.input, consumer.handover, consumer.launch);
-  prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>(
-      source, product.norm_weight, product.norm_epsilon, product.cols, consumer.row, consumer.staged);
+  prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>(source, product.norm_weight, product.norm_epsilon,
+                                                                      product.cols, consumer.row, consumer.staged);
   consumer_barrier();
   const UnitList units(ranges);
 #pragma unroll 1

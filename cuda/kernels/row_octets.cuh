@@ -1,8 +1,8 @@
-// row_octets.cuh - one strip times one row of activations by a group of four warps. Warp w takes the octets o = w (mod 4)
-// of blocks, hence the partials 8w .. 8w+7; lane (g, c) those of row g, blocks 2c and 2c+1 of an octet.
-// An integer product m16n8k32 has in its rows 0-7 the strip's rows of one block and in rows 8-15 those of the next, in
-// its columns the octet's activations; of its 128 results the 16 whose row and column are of one block count: those of
-// product i lie in lanes with c = i.
+// row_octets.cuh - one strip times one row of activations by a group of four warps. Warp w takes the octets o = w (mod
+// 4) of blocks, hence the partials 8w .. 8w+7; lane (g, c) those of row g, blocks 2c and 2c+1 of an octet. An integer
+// product m16n8k32 has in its rows 0-7 the strip's rows of one block and in rows 8-15 those of the next, in its columns
+// the octet's activations; of its 128 results the 16 whose row and column are of one block count: those of product i
+// lie in lanes with c = i.
 #pragma once
 #include <cuda_runtime.h>
 
