@@ -113,11 +113,6 @@ __device__ __forceinline__ void list_items(const AttentionArgs& args, const Spli
   if (lane < scratch.row_count) rows[lane] = own;
 }
 
-// The items of block b are floor(b * item_count / gridDim.x) and on, up to those of block b + 1.
-__device__ __forceinline__ int first_item(unsigned item_count, unsigned block) {
-  return static_cast<int>(block * (item_count / gridDim.x) + block * (item_count % gridDim.x) / gridDim.x);
-}
-
 __device__ __forceinline__ Item item_at(const RowItems* rows, int index) {
   int row = 0;
   while (index >= rows[row].items_end) ++row;
@@ -197,10 +192,13 @@ __device__ __forceinline__ void weigh_values(const Launch<T, kHeads>& launch, co
     group_barrier();
     const Unit unit = unit_at(launch.plan.units, afresh(item.unit));
     const GroupThread again = thread_afresh();
-    add_partials<kHeads>(
-        again, shared.exchange(), width, min(head_dim - base, kDimsAtOnce), unit.head_count,
-        launch.scratch.output(item.row, launch.args.head_count, unit.first_head, item.chunk, base + 4 * again.lane),
-        launch.scratch.head_stride());
+    float* outputs =
+        launch.scratch.output(item.row, launch.args.head_count, unit.first_head, item.chunk, base + 4 * again.lane);
+    const int stride = launch.scratch.head_stride();
+    add_partials<kHeads>(again, shared.exchange(), width, min(head_dim - base, kDimsAtOnce), unit.head_count,
+                         [outputs, stride](int head, const float4& sums) {
+                           *reinterpret_cast<float4*>(outputs + head * stride) = sums;
+                         });
   }
   group_barrier();
 }

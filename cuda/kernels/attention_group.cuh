@@ -182,11 +182,10 @@ __device__ __forceinline__ void put_partials(const GroupThread& own, int width, 
   }
 }
 
-// tree_4 of the partials, four dimensions a lane, `dim_count` of them in all, to the lane's outputs + head *
-// output_stride.
-template <int kHeads>
+// Calls store(head, sums) for tree_4 of the partials of the lane's four dimensions; there are `dim_count` in all.
+template <int kHeads, class Store>
 __device__ __forceinline__ void add_partials(const GroupThread& own, const float* exchange, int width, int dim_count,
-                                             int head_count, float* outputs, int output_stride) {
+                                             int head_count, const Store& store) {
   if (4 * own.lane >= dim_count) return;
 #pragma unroll
   for (int round = 0; round * kGroupWarps < kHeads; ++round) {
@@ -197,9 +196,10 @@ __device__ __forceinline__ void add_partials(const GroupThread& own, const float
 #pragma unroll
     for (int quarter = 0; quarter < 4; ++quarter)
       part[quarter] = *reinterpret_cast<const float4*>(parts + quarter * kHeads * width);
-    *reinterpret_cast<float4*>(outputs + head * output_stride) = make_float4(
-        (part[0].x + part[2].x) + (part[1].x + part[3].x), (part[0].y + part[2].y) + (part[1].y + part[3].y),
-        (part[0].z + part[2].z) + (part[1].z + part[3].z), (part[0].w + part[2].w) + (part[1].w + part[3].w));
+    store(head, make_float4((part[0].x + part[2].x) + (part[1].x + part[3].x),
+                            (part[0].y + part[2].y) + (part[1].y + part[3].y),
+                            (part[0].z + part[2].z) + (part[1].z + part[3].z),
+                            (part[0].w + part[2].w) + (part[1].w + part[3].w)));
   }
 }
 

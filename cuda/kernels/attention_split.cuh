@@ -61,6 +61,11 @@ __device__ __forceinline__ ChunkSpan chunk_span(int position, int window) {
   return {visible, first_chunk, visible.last / kChunkPositions - first_chunk + 1};
 }
 
+// The items of block b are floor(b * item_count / gridDim.x) and on, up to those of block b + 1.
+__device__ __forceinline__ int first_item(unsigned item_count, unsigned block) {
+  return static_cast<int>(block * (item_count / gridDim.x) + block * (item_count % gridDim.x) / gridDim.x);
+}
+
 struct alignas(8) ChunkSum {
   float highest;  // mc
   float total;    // lc

@@ -12,6 +12,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "cuda/kernels/attention_split.cuh"
 #include "cuda/kernels/cells.cuh"
 #include "cuda/kernels/weight_stream.cuh"
 #include "engine/device/kernels.h"
@@ -54,11 +55,12 @@ struct ProgramAttention {
   float* q_out;  // rotated queries, where RotateArgs wants them
   float* out;
   int cells;     // of out
-  int partials;  // the first PartialCell; the sums follow those of outputs
+  int partials;  // the first cell of what chunks leave behind (program_partials.cuh)
   float norm_epsilon;
   int rotated;
   bool interleaved;
   int head_count;
+  HeadUnits units;
   float scale;
   int window;
   float soft_cap;

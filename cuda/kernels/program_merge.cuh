@@ -1,0 +1,168 @@
+// program_merge.cuh - what chunks left behind (program_partials.cuh), merged in ascending order: the end of attention as
+// an operation of a program. An item is a slice of the dimensions of one head; a group of warps has one at a time, and
+// groups never meet. One warp computes the chunks' weights, two bring their outputs to shared memory, some batches
+// ahead, and one has the two sums, a dimension a lane.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cuda/kernels/attention_merge.cuh"
+#include "cuda/kernels/program_attention.cuh"
+
+namespace genai::cuda {
+
+inline constexpr int kMergeBatch = 16;  // chunks
+inline constexpr int kBatchesAhead = 4;
+inline constexpr int kWeightGroup = kMergeBatch * kBatchesAhead;  // chunks whose weights are computed at once
+inline constexpr int kLoadingWarps = 2;
+inline constexpr int kLoadedChunks = kMergeBatch / kLoadingWarps;  // of a batch, by one warp
+static_assert(kSliceDims == kWarpLanes && kBatchesAhead % 2 == 0 && kLoadingWarps + 2 == kProgramGroupWarps);
+
+// A group's shared memory. Batches and groups of weights alternate between two places: between two barriers one is
+// written and the other one read.
+struct MergePlaces {
+  float* outputs;   // [2][kMergeBatch][kSliceDims]
+  float4* weights;  // [2][kWeightGroup]
+  int group;
+  static constexpr int kWeights = 2 * kMergeBatch * kSliceDims * 4;
+  static_assert(kWeights + 2 * kWeightGroup * 16 <= kGroupAreaBytes);
+
+  __device__ __forceinline__ MergePlaces(unsigned char* area, int of_group)
+      : outputs(reinterpret_cast<float*>(area + of_group * kGroupAreaBytes)),
+        weights(reinterpret_cast<float4*>(area + of_group * kGroupAreaBytes + kWeights)),
+        group(of_group) {}
+};
+
+__device__ __forceinline__ int merge_batches(int chunk_count) { return (chunk_count + kMergeBatch - 1) / kMergeBatch; }
+
+// oc of all chunks at the lane's dimension; the first one of the warp lies at `source`. Only `active` lanes have one.
+__device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_count, int first_chunk, bool active,
+                                              unsigned tag, const MergePlaces& places) {
+  Cell ahead[kBatchesAhead][kLoadedChunks];
+  const auto ask = [&](int batch, Cell(&cells)[kLoadedChunks]) {
+    const int left = active ? chunk_count - first_chunk - batch * kMergeBatch : 0;
+#pragma unroll
+    for (int k = 0; k < kLoadedChunks; ++k) {
+      cells[k] = {0.0f, tag};
+      if (k < left) cells[k] = look_at(source + (batch * kMergeBatch + k) * kSliceDims);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kBatchesAhead; ++i) ask(i, ahead[i]);
+  float* place = places.outputs + first_chunk * kSliceDims + static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int batches = merge_batches(chunk_count);
+#pragma unroll 1
+  for (int first = 0; first < batches; first += kBatchesAhead) {
+#pragma unroll
+    for (int i = 0; i < kBatchesAhead; ++i) {
+      const int batch = first + i;
+      if (batch >= batches) break;
+      bool missing;
+      do {
+        missing = false;
+#pragma unroll
+        for (int k = 0; k < kLoadedChunks; ++k)
+          if (ahead[i][k].tag != tag) {
+            missing = true;
+            ahead[i][k] = look_at(source + (batch * kMergeBatch + k) * kSliceDims);
+          }
+      } while (missing);
+#pragma unroll
+      for (int k = 0; k < kLoadedChunks; ++k)
+        place[(i % 2 * kMergeBatch + k) * kSliceDims] = ahead[i][k].value;
+      if (batch + kBatchesAhead < batches) ask(batch + kBatchesAhead, ahead[i]);
+      program_group_barrier(places.group);
+    }
+  }
+}
+
+// The weights of all chunks, a group of them before its first batch.
+__device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count, unsigned tag,
+                                              const MergePlaces& places) {
+  constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
+  const int own_first = static_cast<int>(threadIdx.x) % kWarpLanes * kCount;
+  SeenSum ahead[kCount];
+  const auto ask = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      ahead[i] = {{bits_float(0xff800000u), 0.0f}, true};
+      const int chunk = first + own_first + i;
+      if (chunk < chunk_count) ahead[i] = look_at_sum(sums + chunk * kSumCells, tag);
+    }
+  };
+  float before = bits_float(0xff800000u);
+  const auto weigh = [&](int first) {
+    ChunkSum own_sums[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      while (!ahead[i].there) ahead[i] = look_at_sum(sums + (first + own_first + i) * kSumCells, tag);
+      own_sums[i] = ahead[i].sum;
+    }
+    __syncwarp();
+    merge_weights(own_sums, before, places.weights + first / kWeightGroup % 2 * kWeightGroup);
+    ask(first + kWeightGroup);
+  };
+  ask(0);
+  weigh(0);
+  const int batches = merge_batches(chunk_count);
+#pragma unroll 1
+  for (int batch = 0; batch < batches; ++batch) {
+    program_group_barrier(places.group);
+    // The place of the next group's weights is free, since this group's have begun.
+    const int next = (batch / kBatchesAhead + 1) * kWeightGroup;
+    if (batch % kBatchesAhead == 0 && next < chunk_count) weigh(next);
+  }
+}
+
+// The output at the lane's dimension.
+__device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& places) {
+  const float* own = places.outputs + static_cast<int>(threadIdx.x) % kWarpLanes;
+  MergeState state = {0.0f, 0.0f};
+  int weight = 0;  // of the chunk, in its two places
+#pragma unroll 1
+  for (int first = 0; first < chunk_count; first += kMergeBatch) {
+    program_group_barrier(places.group);
+    float outputs[kMergeBatch];
+#pragma unroll
+    for (int k = 0; k < kMergeBatch; ++k) outputs[k] = own[(first % (2 * kMergeBatch) + k) * kSliceDims];
+    merge_batch(state, outputs, places.weights + weight, chunk_count - first);
+    weight = (weight + kMergeBatch) % (2 * kWeightGroup);
+  }
+  return state.output * (1.0f / state.total);
+}
+
+// All threads that consume, behind attend(). Leaves the area to a barrier of all of them.
+__device__ __noinline__ void merge_chunks(const ProgramAttention& op, const AttentionStep& step) {
+  const int group = static_cast<int>(threadIdx.x) / kProgramGroupThreads;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes % kProgramGroupWarps;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int head_dim = op.cache.head_dim;
+  const MergePlaces places(step.area, group);
+  const ChunkCells cells(op, step.handover);
+  const int chunk_count = chunk_span(step.row.position, op.window).count;
+  const unsigned tag = step.tag();
+  const int item_count = op.head_count * cells.slices;
+  // The last group has had the fewest items of attend().
+  int item = static_cast<int>(blockIdx.x) + (kProgramGroups - 1 - group) * static_cast<int>(gridDim.x);
+#pragma unroll 1
+  for (; item < item_count; item += kProgramGroups * static_cast<int>(gridDim.x)) {
+    const int head = item / cells.slices;
+    const int slice = item - head * cells.slices;
+    const int dim = slice * kSliceDims + lane;
+    if (warp == 0) {
+      const float out = add_chunks(chunk_count, places);
+      if (dim < head_dim) {
+        publish(step.handover.cells() + op.cells + head * head_dim + dim, out, tag);
+        op.out[head * head_dim + dim] = out;
+      }
+    } else if (warp == 1) {
+      bring_weights(cells.sum(head, 0), chunk_count, tag, places);
+    } else {
+      const int first_chunk = (warp - 2) * kLoadedChunks;
+      bring_outputs(cells.output(head, slice, first_chunk) + lane, chunk_count, first_chunk, dim < head_dim, tag,
+                    places);
+    }
+    program_group_barrier(group);  // the next item's first batch may take the place of this one's last
+  }
+}
+
+}  // namespace genai::cuda
