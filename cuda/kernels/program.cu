@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/kernels/program_builder.cuh"
+#include "cuda/kernels/program_merge.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
 
@@ -23,17 +24,39 @@ template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void feed_program(const RowProgram& program, const ProgramRing& ring, UnitRange* ranges) {
   RingFeeder feeder(ring);
   feeder.set_window(program.window);
+  StepRow row = {-1, -1, 0, 0};
 #pragma unroll 1
-  for (int index = 0; index < program.op_count; ++index)
-    feed_product<kFirst, kSecond>(program.ops[index].product, program.unit_strips, ranges, feeder);
+  for (int index = 0; index < program.op_count; ++index) {
+    const ProgramOp& op = program.ops[index];
+    if (op.kind == ProgramOpKind::product) {
+      feed_product<kFirst, kSecond>(op.product, program.unit_strips, ranges, feeder);
+      continue;
+    }
+    if (row.position < 0) {
+      wait_for_previous_grid();
+      row = *program.rows;
+    }
+    feed_attention(op.attention, row, program.window, feeder);
+  }
 }
 
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void consume_program(const RowProgram& program, ProgramShared* shared, Consumer& consumer) {
+__device__ __forceinline__ void consume_program(const RowProgram& program, ProgramShared* shared, unsigned char* area,
+                                                Consumer& consumer) {
 #pragma unroll 1
-  for (int index = 0; index < program.op_count; ++index)
-    consume_product<kFirst, kSecond>(program.ops[index].product, static_cast<unsigned>(index) + 1,
-                                     shared->ranges[index & 1], consumer);
+  for (int index = 0; index < program.op_count; ++index) {
+    const ProgramOp& op = program.ops[index];
+    const unsigned generation = static_cast<unsigned>(index) + 1;
+    if (op.kind == ProgramOpKind::product) {
+      consume_product<kFirst, kSecond>(op.product, generation, shared->ranges[index & 1], consumer);
+      continue;
+    }
+    const AttentionStep step = {consumer.handover, *program.rows, consumer.launch, generation, area};
+    consumer_barrier();  // the area is free
+    attend(op.attention, step, consumer.ring, consumer.stage);
+    consumer.stage += attention_stages(op.attention, step.row, consumer.stage);
+    merge_chunks(op.attention, step);
+  }
 }
 
 template <DType kFirst, DType kSecond>
@@ -67,7 +90,7 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
                       consumer.group * 2 * program.unit_strips * kStripRows * kPartialStride;
   unsigned* launches = program.handover.launches() + blockIdx.x;
   consumer.launch = *launches;
-  consume_program<kFirst, kSecond>(program, work, consumer);
+  consume_program<kFirst, kSecond>(program, work, shared + layout.quants, consumer);
   consumer_barrier();
   if (threadIdx.x == 0) *launches = consumer.launch + 1;
 }
@@ -113,9 +136,16 @@ std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls,
   if (target.traits.compute_capability < 90) return 0;
   ProgramBuilder builder(target.traits, program_types());
   std::size_t count = 0;
-  for (; count < call_count; ++count) {
-    const MatmulArgs* matmul = std::get_if<MatmulArgs>(calls + count);
-    if (matmul == nullptr || !builder.add(*matmul)) break;
+  while (count < call_count) {
+    if (const MatmulArgs* matmul = std::get_if<MatmulArgs>(calls + count)) {
+      if (!builder.add(*matmul)) break;
+      ++count;
+      continue;
+    }
+    const RotateArgs* rotate = std::get_if<RotateArgs>(calls + count);
+    const AttentionArgs* attention = count + 1 < call_count ? std::get_if<AttentionArgs>(calls + count + 1) : nullptr;
+    if (rotate == nullptr || attention == nullptr || !builder.add(*rotate, *attention)) break;
+    count += 2;
   }
   if (builder.op_count() < kFewestOps) return 0;
   const RowProgram& program = builder.finish();

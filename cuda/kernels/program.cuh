@@ -54,8 +54,9 @@ struct ProgramAttention {
   const float* table;
   float* q_out;  // rotated queries, where RotateArgs wants them
   float* out;
-  int cells;     // of out
-  int partials;  // the first cell of what chunks leave behind (program_partials.cuh)
+  int cells;       // of out
+  int partials;    // the first cell of what chunks leave behind (program_partials.cuh)
+  bool stores[2];  // out, q_out: as in ProgramProduct
   float norm_epsilon;
   int rotated;
   bool interleaved;

@@ -1,10 +1,10 @@
-// program_attention.cuh - attention as an operation of a program (NOTE [Program]), with the rotation ahead of it: what a
-// block copies, and the chunks of positions that its groups of warps work through. What these leave behind is merged by
-// program_merge.cuh.
+// program_attention.cuh - attention as an operation of a program (NOTE [Program]), with the rotation ahead of it: what
+// a block copies, and the chunks of positions that its groups of warps work through. What these leave behind is merged
+// by program_merge.cuh.
 //
-// Items are those of attention_decode.cu: a chunk for one unit of query heads, in the order (unit, chunk); a block takes
-// an equal part of them, its groups take turns. An item is four stages of the ring: two used as one for keys, two for
-// values, whose place serves the exchange of partial sums when they are read. A group that begins a unit turns the
+// Items are those of attention_decode.cu: a chunk for one unit of query heads, in the order (unit, chunk); a block
+// takes an equal part of them, its groups take turns. An item is four stages of the ring: two used as one for keys, two
+// for values, whose place serves the exchange of partial sums when they are read. A group that begins a unit turns the
 // unit's queries itself. A unit's last chunk holds the position of the row, which nobody has written to the cache yet
 // when it is copied: whoever has that item puts it in its place, and one of them into the cache.
 #pragma once
@@ -100,9 +100,8 @@ __device__ __forceinline__ void put_own_key(const ProgramAttention& op, const At
   take_heads(op.k, step.handover.cells(), step.launch, kv_head * head_dim, 0, 1, head_dim, x);
   turn(x[0], op.norm_epsilon, head_dim, staged);
   __syncwarp();
-  std::uint16_t* global = cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions,
-                                                    kv_head)
-                              .keys;
+  std::uint16_t* global =
+      cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions, kv_head).keys;
   std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage));
   ring.wait_full(stage);
 #pragma unroll
@@ -124,10 +123,9 @@ __device__ __forceinline__ void put_own_value(const ProgramAttention& op, const 
   const int place = step.row.position % kChunkPositions * head_dim;
   float x[1][kHeadElements];
   take_heads(op.v, step.handover.cells(), step.launch, kv_head * head_dim, 0, 1, head_dim, x);
-  std::uint16_t* global = cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions,
-                                                    kv_head)
-                              .values +
-                          place;
+  std::uint16_t* global =
+      cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions, kv_head).values +
+      place;
   std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage)) + place;
   ring.wait_full(stage);
 #pragma unroll
@@ -187,8 +185,8 @@ __device__ __forceinline__ void weigh_chunk(const GroupThread& own, int group, i
 }
 
 template <int kHeads>
-__device__ __noinline__ void attend_units(const ProgramAttention& op, const AttentionStep& step,
-                                          const ProgramRing& ring, int first_stage) {
+__device__ __noinline__ void attend_units(const ProgramAttention& op, AttentionStep step,
+                                          ProgramRing ring, int first_stage) {
   constexpr int kKeyWarp = 3;  // that puts the row's key in its place: with few queries of its own
   constexpr int kValueWarp = 2;
   const int head_dim = op.cache.head_dim;
@@ -217,7 +215,7 @@ __device__ __noinline__ void attend_units(const ProgramAttention& op, const Atte
     if (unit_index != turned_unit) turn_queries<kHeads>(op, step, unit, own.warp, queries);
     if (has_own || unit_index != turned_unit) program_group_barrier(group);
     turned_unit = unit_index;
-    if (has_own && op.q_out != nullptr)
+    if (has_own && op.stores[1])
       for (int i = static_cast<int>(threadIdx.x) % kGroupThreads; i < unit.head_count * head_dim; i += kGroupThreads)
         op.q_out[unit.first_head * head_dim + i] = queries[i];
 
@@ -227,8 +225,8 @@ __device__ __noinline__ void attend_units(const ProgramAttention& op, const Atte
     release_double(ring, stage);
     program_group_barrier(group);
     if (2 * own.warp < kHeads) {
-      const ChunkSum sum = soften<kHeads>(own, op.scale, op.soft_cap, items.span.first_in(chunk),
-                                          items.span.last_in(chunk), weights);
+      const ChunkSum sum =
+          soften<kHeads>(own, op.scale, op.soft_cap, items.span.first_in(chunk), items.span.last_in(chunk), weights);
       const int head = 2 * own.warp + own.lane / 16;
       if (own.lane % 16 == 0 && head < unit.head_count)
         publish_pair(cells.sum(unit.first_head + head, chunk), sum.highest, sum.total, tag);
@@ -244,7 +242,7 @@ __device__ __noinline__ void attend_units(const ProgramAttention& op, const Atte
 
 // All threads that consume; the block's area is free before, and each group's is again behind it. `first_stage` as for
 // attention_stages. q_out may not be where queries are read that are not handed over.
-__device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
+__device__ __forceinline__ void attend(const ProgramAttention& op, AttentionStep step, ProgramRing ring,
                                        int first_stage) {
   switch (op.units.unit_heads) {
     case 1:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/kernels/program_attention.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
 
@@ -33,6 +34,7 @@ class ProgramBuilder {
 
   // False where the call cannot be part of this program; it is then as it was.
   bool add(const MatmulArgs& args);
+  bool add(const RotateArgs& rotate, const AttentionArgs& attention);
 
   int op_count() const { return program_->op_count; }
   ProgramTypes types() const { return candidates_.front(); }
@@ -55,6 +57,7 @@ class ProgramBuilder {
     int cells;
     unsigned generation;  // 0: from before the program
     int output;           // of the operation that wrote it
+    bool handed_over;     // this generation is in cells
     std::vector<int> readers;
 
     std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
@@ -62,6 +65,9 @@ class ProgramBuilder {
 
   Vector* find(std::uint64_t address, int width);
   bool is_whole(std::uint64_t address, int width);
+  static bool is_readable(const Vector* vector) {
+    return vector == nullptr || vector->generation == 0 || vector->handed_over;
+  }
   VectorSet known_behind(const Vector* input) const;
   bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
   ProgramInput read(std::uint64_t address, int width);
@@ -79,6 +85,7 @@ class ProgramBuilder {
   int used_cells_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
+  bool has_attention_ = false;
 };
 
 inline ProgramBuilder::Vector* ProgramBuilder::find(std::uint64_t address, int width) {
@@ -116,7 +123,7 @@ inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool add
 inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
   Vector* vector = find(address, width);
   if (vector == nullptr) {
-    vectors_.push_back({address, width, -1, 0, 0, {}});
+    vectors_.push_back({address, width, -1, 0, 0, false, {}});
     vector = &vectors_.back();
   }
   vector->readers.push_back(program_->op_count - 1);
@@ -127,7 +134,7 @@ inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
 inline int ProgramBuilder::write(std::uint64_t address, int width, int output) {
   Vector* vector = find(address, width);
   if (vector == nullptr) {
-    vectors_.push_back({address, width, -1, 0, 0, {}});
+    vectors_.push_back({address, width, -1, 0, 0, false, {}});
     vector = &vectors_.back();
   }
   if (const int cells = (width + 3) / 4 * 4; vector->cells < 0 && used_cells_ + cells <= HandoverMemory::kVectorCells) {
@@ -136,6 +143,7 @@ inline int ProgramBuilder::write(std::uint64_t address, int width, int output) {
   }
   vector->generation = static_cast<unsigned>(program_->op_count);
   vector->output = output;
+  vector->handed_over = vector->cells >= 0;
   vector->readers.clear();
   return vector->cells;
 }
@@ -168,14 +176,14 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   const int cols = args.outputs[0].matrix.cols;
   if (!is_whole(args.input.address(), cols)) return false;
   const Vector* source = find(args.input.address(), cols);
-  if (source != nullptr && source->generation > 0 && source->cells < 0) return false;
+  if (!is_readable(source)) return false;
   const VectorSet known = known_behind(source);
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
     const int width = output_width(output, args.epilogue);
     if (output.matrix.rows == 0 || !may_write(output.out.address(), width, adds, known)) return false;
     const Vector* before = find(output.out.address(), width);
-    if (adds && before != nullptr && before->generation > 0 && before->cells < 0) return false;
+    if (adds && !is_readable(before)) return false;
     if (adds && args.output_count != 1) return false;
   }
   if (!takes_handover(args.handover) || !takes_types(args)) return false;
@@ -209,17 +217,77 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   return true;
 }
 
+// A pair of calls as the forward pass makes them: attention over what the rotation has turned.
+inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& attention) {
+  if (program_->op_count == 0 || program_->op_count == kMaxProgramOps) return false;
+  const CacheView& cache = attention.cache;
+  const int head_dim = cache.head_dim;
+  const int q_width = attention.head_count * head_dim;
+  const int kv_width = cache.kv_head_count * head_dim;
+  if (rotate.row_count != 1 || attention.row_count != 1 || rotate.head_count != attention.head_count ||
+      rotate.q.address() != attention.q.address() || rotate.rows.address() != attention.rows.address() ||
+      rotate.cache.base.address() != cache.base.address() ||
+      rotate.cache.layer_offset_bytes != cache.layer_offset_bytes)
+    return false;
+  if (cache.type != CacheType::f16 || head_dim % 8 != 0 || head_dim > kMaxProgramHeadDim) return false;
+  Vector* const q = find(rotate.q.address(), q_width);
+  Vector* const k = find(rotate.k.address(), kv_width);
+  Vector* const v = find(rotate.v.address(), kv_width);
+  for (const Vector* vector : {q, k, v})
+    if (vector == nullptr || vector->generation == 0 || !vector->handed_over) return false;
+  VectorSet known;
+  for (const Vector* vector : {q, k, v}) known |= known_behind(vector);
+  if (!may_write(attention.out.address(), q_width, false, known)) return false;
+  if (program_->rows != nullptr && program_->rows != reinterpret_cast<const StepRow*>(attention.rows.address()))
+    return false;
+  if (!takes_handover(attention.handover)) return false;
+
+  const int index = program_->op_count++;
+  program_->rows = reinterpret_cast<const StepRow*>(attention.rows.address());
+  ProgramOp& op = program_->ops[index];
+  op.kind = ProgramOpKind::attention;
+  ProgramAttention& own = op.attention;
+  own = {};
+  own.q = read(rotate.q.address(), q_width);
+  own.k = read(rotate.k.address(), kv_width);
+  own.v = read(rotate.v.address(), kv_width);
+  own.q_norm = reinterpret_cast<const float*>(rotate.q_norm.address());
+  own.k_norm = reinterpret_cast<const float*>(rotate.k_norm.address());
+  own.table = reinterpret_cast<const float*>(rotate.table.address());
+  own.norm_epsilon = rotate.norm_epsilon;
+  own.rotated = rotate.rotated;
+  own.interleaved = rotate.interleaved;
+  own.head_count = attention.head_count;
+  own.units = head_units(attention.head_count, cache.kv_head_count);
+  own.scale = attention.scale;
+  own.window = attention.window;
+  own.soft_cap = attention.soft_cap;
+  own.chunk_capacity = chunk_capacity(attention.max_positions);
+  own.cache = cache;
+  facts_.push_back({{}, {}, known});
+  facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index));
+  own.cells = write(attention.out.address(), q_width, 0);
+  own.q_out = reinterpret_cast<float*>(rotate.q.address());
+  write(rotate.q.address(), q_width, 1);
+  find(rotate.q.address(), q_width)->handed_over = false;
+  has_attention_ = true;
+  return true;
+}
+
 inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   const bool sums = has_minimum(types().first) || has_minimum(types().second);
   const int octets = octet_count(widest_);
   ProgramLayout layout = {};
   const int quants = octets * kOctetWidth;
   const int scales = octets * kOctetBlocks * 4;
-  const int staged = (widest_normed_ * 4 + 127) / 128 * 128;
+  const int vector = quants + scales * (sums ? 2 : 1);
+  // Attention uses the vector's place.
+  const int staged =
+      (std::max(widest_normed_ * 4, has_attention_ ? kAttentionAreaBytes - vector : 0) + 127) / 128 * 128;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
   const int work = (kProgramWorkBytes + 127) / 128 * 128;
   const int barriers = (kRingBarriers + kRingSlots) * 8;
-  const int others = quants + scales * (sums ? 2 : 1) + staged + exchange + work + barriers;
+  const int others = vector + staged + exchange + work + barriers;
   layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
   layout.quants = kRingSlots * layout.slot_bytes;
   layout.scales = layout.quants + quants;
@@ -264,7 +332,10 @@ inline const RowProgram& ProgramBuilder::finish() {
   for (const Vector& vector : vectors_) {
     if (vector.generation == 0) continue;
     ProgramOp& op = program_->ops[vector.generation - 1];
-    if (op.kind == ProgramOpKind::product) op.product.stores[vector.output] = true;
+    if (op.kind == ProgramOpKind::product)
+      op.product.stores[vector.output] = true;
+    else
+      op.attention.stores[vector.output] = true;
   }
   return *program_;
 }

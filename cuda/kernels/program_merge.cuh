@@ -1,6 +1,6 @@
-// program_merge.cuh - what chunks left behind (program_partials.cuh), merged in ascending order: the end of attention as
-// an operation of a program. An item is a slice of the dimensions of one head; a group of warps has one at a time, and
-// groups never meet. One warp computes the chunks' weights, two bring their outputs to shared memory, some batches
+// program_merge.cuh - what chunks left behind (program_partials.cuh), merged in ascending order: the end of attention
+// as an operation of a program. An item is a slice of the dimensions of one head; a group of warps has one at a time,
+// and groups never meet. One warp computes the chunks' weights, two bring their outputs to shared memory, some batches
 // ahead, and one has the two sums, a dimension a lane.
 #pragma once
 #include <cuda_runtime.h>
@@ -67,8 +67,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
           }
       } while (missing);
 #pragma unroll
-      for (int k = 0; k < kLoadedChunks; ++k)
-        place[(i % 2 * kMergeBatch + k) * kSliceDims] = ahead[i][k].value;
+      for (int k = 0; k < kLoadedChunks; ++k) place[(i % 2 * kMergeBatch + k) * kSliceDims] = ahead[i][k].value;
       if (batch + kBatchesAhead < batches) ask(batch + kBatchesAhead, ahead[i]);
       program_group_barrier(places.group);
     }
@@ -131,7 +130,7 @@ __device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& 
 }
 
 // All threads that consume, behind attend(). Leaves the area to a barrier of all of them.
-__device__ __noinline__ void merge_chunks(const ProgramAttention& op, const AttentionStep& step) {
+__device__ __noinline__ void merge_chunks(const ProgramAttention& op, AttentionStep step) {
   const int group = static_cast<int>(threadIdx.x) / kProgramGroupThreads;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes % kProgramGroupWarps;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
@@ -152,7 +151,7 @@ __device__ __noinline__ void merge_chunks(const ProgramAttention& op, const Atte
       const float out = add_chunks(chunk_count, places);
       if (dim < head_dim) {
         publish(step.handover.cells() + op.cells + head * head_dim + dim, out, tag);
-        op.out[head * head_dim + dim] = out;
+        if (op.stores[0]) op.out[head * head_dim + dim] = out;
       }
     } else if (warp == 1) {
       bring_weights(cells.sum(head, 0), chunk_count, tag, places);

@@ -1,5 +1,5 @@
-// program_partials.cuh - the cells by which chunks of positions hand over what they leave behind: first oc, in the order
-// [head][slice][chunk][kSliceDims], then (mc, lc), [head][chunk]. Chunks count as in ChunkSpan.
+// program_partials.cuh - the cells by which chunks of positions hand over what they leave behind: first oc, in the
+// order [head][slice][chunk][kSliceDims], then (mc, lc), [head][chunk]. Chunks count as in ChunkSpan.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/epilogue.cuh"
+#include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/program_ring.cuh"
 #include "cuda/kernels/program_vector.cuh"
 #include "cuda/kernels/row_octets.cuh"
@@ -15,7 +16,6 @@
 namespace genai::cuda {
 
 static_assert(kProgramGroups == kRowGroups && kProgramGroupWarps == kOctetWarps);
-inline constexpr int kProgramGroupThreads = kProgramGroupWarps * kWarpLanes;
 
 // Pieces of the units of one round, and the stages that these are.
 struct Round {
@@ -93,21 +93,6 @@ struct Consumer {
   int stage = 0;  // the first one of the round
   int finished = 0;
 };
-
-// Barriers 2 .. 5 of a block belong to its groups.
-__device__ __forceinline__ void program_group_barrier(int group) {
-  static_assert(kProgramGroups == 4);
-  switch (group) {
-    case 0:
-      return named_barrier<2, kProgramGroupThreads>();
-    case 1:
-      return named_barrier<3, kProgramGroupThreads>();
-    case 2:
-      return named_barrier<4, kProgramGroupThreads>();
-    default:
-      return named_barrier<5, kProgramGroupThreads>();
-  }
-}
 
 // Adds the partials of a unit, one row a lane; stores the outputs and hands them over.
 __device__ __forceinline__ void finish_program_unit(const ProgramProduct& product, const Consumer& consumer,

@@ -59,8 +59,7 @@ class HeadTurn {
  public:
   __device__ __forceinline__ HeadTurn(const ProgramAttention& op, const float* norm_weight, int position)
       : normed_(norm_weight != nullptr), interleaved_(op.interleaved), pair_count_(op.rotated / 2) {
-    const float2* table =
-        reinterpret_cast<const float2*>(op.table + static_cast<std::int64_t>(position) * op.rotated);
+    const float2* table = reinterpret_cast<const float2*>(op.table + static_cast<std::int64_t>(position) * op.rotated);
 #pragma unroll
     for (int k = 0; k < kHeadElements; ++k) {
       weight_[k] = 0.0f;
