@@ -4,6 +4,7 @@
 
 #include "cuda/cuda_stream.h"
 #include "cuda/launch.h"
+#include "cuda/row_calls.h"
 #include "engine/error.h"
 
 namespace genai::cuda {
@@ -21,10 +22,29 @@ void expect_cache(const CacheView& cache, int head_count) {
 
 }  // namespace
 
+void launch_call(const LaunchTarget& target, const MatmulArgs& args) {
+  const DeviceTraits& traits = target.traits;
+  if (matmul_row_serves(traits, args)) return launch_matmul_row(target, args);
+  if (matmul_rows_serves(traits, args)) return launch_matmul_rows(target, args);
+  if (matmul_tiles_serves(traits, args)) return launch_matmul_tiles(target, args);
+  const PreparedInput prepared = PreparedInput::in_scratch(args.scratch, args.row_count, args.outputs[0].matrix.cols);
+  launch_prepare_input(target, args, prepared);
+  launch_matmul_plain(target, args, prepared);
+}
+
+void launch_call(const LaunchTarget& target, const RotateArgs& args) { launch_rotate(target, args); }
+
+void launch_call(const LaunchTarget& target, const AttentionArgs& args) {
+  if (attention_tiles_serves(target.traits, args)) return launch_attention_tiles(target, args);
+  if (attention_decode_serves(target.traits, args)) return launch_attention_decode(target, args);
+  launch_attention_plain(target, args);
+}
+
 CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   traits_.compute_capability = std::min(traits_.compute_capability, compiled_capability());
   if (traits_.compute_capability < 90) return;
   prepare_matmul_row(traits_);
+  prepare_row_program(traits_);
   prepare_matmul_rows(traits_);
   prepare_matmul_tiles(traits_);
   prepare_attention_decode(traits_);
@@ -53,13 +73,8 @@ void CudaKernels::matmul(Stream& stream, const MatmulArgs& args) {
   for (int index = 0; index < args.output_count; ++index)
     GENAI_EXPECT(args.outputs[index].matrix.cols == args.outputs[0].matrix.cols, "outputs read inputs of one width");
   if (args.row_count == 0) return;
-  const LaunchTarget target = target_of(stream, traits_);
-  if (matmul_row_serves(traits_, args)) return launch_matmul_row(target, args);
-  if (matmul_rows_serves(traits_, args)) return launch_matmul_rows(target, args);
-  if (matmul_tiles_serves(traits_, args)) return launch_matmul_tiles(target, args);
-  const PreparedInput prepared = PreparedInput::in_scratch(args.scratch, args.row_count, args.outputs[0].matrix.cols);
-  launch_prepare_input(target, args, prepared);
-  launch_matmul_plain(target, args, prepared);
+  if (args.handover && args.row_count == 1) return gather(stream, args);
+  launch_call(target_of(stream, traits_), args);
 }
 
 void CudaKernels::norm_add(Stream& stream, const NormAddArgs& args) {
@@ -75,16 +90,25 @@ void CudaKernels::gate(Stream& stream, const GateArgs& args) {
 void CudaKernels::rotate(Stream& stream, const RotateArgs& args) {
   expect_cache(args.cache, args.head_count);
   if (args.row_count == 0) return;
-  launch_rotate(target_of(stream, traits_), args);
+  if (args.row_count == 1 && static_cast<CudaStream&>(stream).pending() != nullptr) return gather(stream, args);
+  launch_call(target_of(stream, traits_), args);
 }
 
 void CudaKernels::attention(Stream& stream, const AttentionArgs& args) {
   expect_cache(args.cache, args.head_count);
   if (args.row_count == 0) return;
-  const LaunchTarget target = target_of(stream, traits_);
-  if (attention_tiles_serves(traits_, args)) return launch_attention_tiles(target, args);
-  if (attention_decode_serves(traits_, args)) return launch_attention_decode(target, args);
-  launch_attention_plain(target, args);
+  if (args.handover && args.row_count == 1) return gather(stream, args);
+  launch_call(target_of(stream, traits_), args);
+}
+
+void CudaKernels::gather(Stream& stream, const RowCall& call) {
+  CudaStream& own = static_cast<CudaStream&>(stream);
+  RowCalls* calls = dynamic_cast<RowCalls*>(own.pending());
+  if (calls == nullptr) {
+    own.postpone(std::make_unique<RowCalls>(traits_));
+    calls = static_cast<RowCalls*>(own.pending());
+  }
+  calls->add(call);
 }
 
 void CudaKernels::argmax(Stream& stream, const ArgmaxArgs& args) {

@@ -2,6 +2,7 @@
 // choice gives the same bits, so none of them is visible outside.
 #pragma once
 #include "cuda/cuda_device.h"
+#include "cuda/row_calls.h"
 #include "engine/device/kernels.h"
 
 namespace genai::cuda {
@@ -26,6 +27,9 @@ class CudaKernels final : public Kernels {
   void finish_requests(Stream& stream, const FinishRequestsArgs& args) override;
 
  private:
+  // Puts a call of one row off, to be launched with those that follow.
+  void gather(Stream& stream, const RowCall& call);
+
   DeviceTraits traits_;
 };
 

@@ -1,6 +1,7 @@
 #include "cuda/cuda_stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "cuda/cuda_error.h"
 #include "cuda/cuda_memory.h"
@@ -74,7 +75,13 @@ CudaStream::~CudaStream() {
 
 cudaStream_t CudaStream::use() {
   CUDA_CHECK(cudaSetDevice(ordinal_));
+  if (const std::unique_ptr<PendingWork> work = std::move(pending_)) work->enqueue(stream_);
   return stream_;
+}
+
+void CudaStream::postpone(std::unique_ptr<PendingWork> work) {
+  (void)use();
+  pending_ = std::move(work);
 }
 
 CaptureId CudaStream::capture() const {

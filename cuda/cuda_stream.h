@@ -4,12 +4,21 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <memory>
+
 #include "cuda/cuda_capture.h"
 #include "engine/device/stream.h"
 
 namespace genai::cuda {
 
 class CudaMemory;
+
+// Work that a stream has been given and not yet enqueued, since more may come that goes with it.
+class PendingWork {
+ public:
+  virtual ~PendingWork() = default;
+  virtual void enqueue(cudaStream_t stream) = 0;
+};
 
 class CudaEvent final : public Event {
  public:
@@ -62,8 +71,13 @@ class CudaStream final : public Stream {
   void launch(Graph& graph) override;
   void synchronize() override;
 
-  // Makes the stream's device current for this thread and hands out the runtime's stream.
+  // Makes the stream's device current for this thread, enqueues pending work, and hands out the runtime's stream.
   cudaStream_t use();
+
+  // Null: none.
+  PendingWork* pending() const { return pending_.get(); }
+  // Enqueued before anything that comes after it.
+  void postpone(std::unique_ptr<PendingWork> work);
 
  private:
   // The capture that the stream takes part in, begun here or joined through an event.
@@ -75,6 +89,7 @@ class CudaStream final : public Stream {
   ActiveCaptures& captures_;
   cudaStream_t stream_ = nullptr;
   CaptureId begun_capture_ = 0;
+  std::unique_ptr<PendingWork> pending_;
 };
 
 }  // namespace genai::cuda

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_error.h"
@@ -99,6 +100,17 @@ void launch_matmul_plain(const LaunchTarget& target, const MatmulArgs& args, con
 bool matmul_row_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_row(const DeviceTraits& traits);
 void launch_matmul_row(const LaunchTarget& target, const MatmulArgs& args);
+
+// One call by itself: the launcher that serves it.
+void launch_call(const LaunchTarget& target, const MatmulArgs& args);
+void launch_call(const LaunchTarget& target, const RotateArgs& args);
+void launch_call(const LaunchTarget& target, const AttentionArgs& args);
+
+// The first calls of `calls`, as many as one kernel serves together; returns how many. 0: nothing was launched, since
+// one by one they are served better.
+using RowCall = std::variant<MatmulArgs, RotateArgs, AttentionArgs>;
+std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
+void prepare_row_program(const DeviceTraits& traits);
 
 // The same with 2 to 16 rows: the input is prepared in scratch first.
 struct RowsInput;

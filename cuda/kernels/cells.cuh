@@ -48,19 +48,36 @@ __device__ __forceinline__ Cell look_at(const Cell* cell) {
   return {bits_float(static_cast<unsigned>(word)), static_cast<unsigned>(word >> 32)};
 }
 
-struct CellPair {
-  Cell first;
-  Cell second;
-};
+// Four neighbours, the first at an address that is a multiple of 16, each read in one access.
+struct CellQuad {
+  float value[4];
+  unsigned tag[4];
 
-// Two neighbours, the first at an address that is a multiple of 16.
-__device__ __forceinline__ CellPair look_at_pair(const Cell* cells) {
-  std::uint64_t first;
-  std::uint64_t second;
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(cells) : "memory");
-  return {{bits_float(static_cast<unsigned>(first)), static_cast<unsigned>(first >> 32)},
-          {bits_float(static_cast<unsigned>(second)), static_cast<unsigned>(second >> 32)}};
-}
+  __device__ __forceinline__ bool has(unsigned wanted) const {
+    return tag[0] == wanted && tag[1] == wanted && tag[2] == wanted && tag[3] == wanted;
+  }
+  // Zeros, and as if they had been read, until they are.
+  __device__ __forceinline__ void clear(unsigned wanted) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      value[i] = 0.0f;
+      tag[i] = wanted;
+    }
+  }
+  __device__ __forceinline__ void look_at(const Cell* cells, bool wanted) {
+    asm volatile(
+        "{\n .reg .pred wanted;\n .reg .u64 a, b, c, d;\n"
+        " setp.ne.u32 wanted, %9, 0;\n"
+        " mov.b64 a, {%0, %4};\n mov.b64 b, {%1, %5};\n mov.b64 c, {%2, %6};\n mov.b64 d, {%3, %7};\n"
+        " @wanted ld.relaxed.gpu.global.v2.u64 {a, b}, [%8];\n"
+        " @wanted ld.relaxed.gpu.global.v2.u64 {c, d}, [%8 + 16];\n"
+        " mov.b64 {%0, %4}, a;\n mov.b64 {%1, %5}, b;\n mov.b64 {%2, %6}, c;\n mov.b64 {%3, %7}, d;\n}"
+        : "+f"(value[0]), "+f"(value[1]), "+f"(value[2]), "+f"(value[3]), "+r"(tag[0]), "+r"(tag[1]), "+r"(tag[2]),
+          "+r"(tag[3])
+        : "l"(cells), "r"(static_cast<unsigned>(wanted))
+        : "memory");
+  }
+};
 
 // Waits for the cell's tag.
 __device__ __forceinline__ float take(const Cell* cell, unsigned tag) {

@@ -15,7 +15,7 @@
 #include <climits>
 
 #include "cuda/kernels/epilogue.cuh"
-#include "cuda/kernels/fragment.cuh"
+#include "cuda/kernels/row_octets.cuh"
 #include "cuda/kernels/row_stream.cuh"
 #include "cuda/kernels/row_vector.cuh"
 #include "cuda/launch.h"
@@ -23,12 +23,10 @@
 namespace genai::cuda {
 namespace {
 
-constexpr int kGroupWarps = 4;
+constexpr int kGroupWarps = kOctetWarps;
 constexpr int kGroupThreads = kGroupWarps * kWarpLanes;
 constexpr int kThreads = kRowGroups * kGroupThreads;
 static_assert(kThreads == kVectorThreads);
-constexpr int kMaxUnitStrips = 4;   // are added up at once, eight lanes each
-constexpr int kPartialStride = 36;  // floats from one row's 32 partials to the next: no bank conflicts
 static_assert(kRowGroups * 2 * kStripRows * kPartialStride >= kVectorThreads / 2, "the norm uses the exchange first");
 constexpr int kRowBarrier = 1;
 constexpr int kGroupBarrier = 2;  // and the next ones, a group each
@@ -65,99 +63,6 @@ __host__ __device__ constexpr RowLayout row_layout(int cols, int slot_bytes, int
   return layout;
 }
 
-// Rows 0-7: block kBlock of a tile, rows 8-15: the next one.
-template <DType kType, int kBlock>
-__device__ __forceinline__ void multiply_blocks(int (&product)[4], const Fragment<kType>& fragment, uint2 quants) {
-  multiply_32<Fragment<kType>::kSigned>(product, fragment.template weights<0, kBlock>(),
-                                        fragment.template weights<0, kBlock + 1>(),
-                                        fragment.template weights<1, kBlock>(),
-                                        fragment.template weights<1, kBlock + 1>(), quants.x, quants.y, kProductStart);
-}
-
-// The results of a lane's two blocks among those of one product; all lanes take part.
-template <DType kType, int kBlock, int kLane>
-__device__ __forceinline__ void take_blocks(const Fragment<kType>& fragment, uint2 quants, int c, int (&even)[2],
-                                            int (&odd)[2]) {
-  int product[4];
-  if constexpr (Fragment<kType>::kHalves) {
-    int other[4];
-    multiply_16(product, fragment.template weights<0, kBlock>(), fragment.template weights<0, kBlock + 1>(), quants.x,
-                kProductStart);
-    multiply_16(other, fragment.template weights<1, kBlock>(), fragment.template weights<1, kBlock + 1>(), quants.y,
-                kProductStart);
-    even[1] = c == kLane ? other[0] : even[1];
-    odd[1] = c == kLane ? other[3] : odd[1];
-  } else {
-    multiply_blocks<kType, kBlock>(product, fragment, quants);
-  }
-  even[0] = c == kLane ? product[0] : even[0];
-  odd[0] = c == kLane ? product[3] : odd[0];
-}
-
-// The lane's two partials += the octet of blocks that begins at `tile`; without a second tile its last four are zero.
-template <DType kType, bool kSecondTile>
-__device__ __forceinline__ void accumulate_octet(const TileBytes* tile, uint2 quants, float2 scales, float2 sums,
-                                                 float (&partials)[2]) {
-  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int c = lane % 4;
-  int even[2] = {};
-  int odd[2] = {};
-  PairScales<kType> pair = {};
-  if (kSecondTile || c < 2) pair.load(tile + (c < 2 ? 0 : kTileBytes), lane / 4, c % 2);
-  Fragment<kType> first = {};
-  Fragment<kType> second = {};
-  first.load(tile, lane);
-  if constexpr (kSecondTile) second.load(tile + kTileBytes, lane);
-  take_blocks<kType, 0, 0>(first, quants, c, even, odd);
-  take_blocks<kType, 2, 1>(first, quants, c, even, odd);
-  if constexpr (kSecondTile) {
-    take_blocks<kType, 0, 2>(second, quants, c, even, odd);
-    take_blocks<kType, 2, 3>(second, quants, c, even, odd);
-  }
-  partials[0] = add_block<kType>(partials[0], scaled_dot<kType>(even[0], even[1], pair.sub[0]), pair.scale[0],
-                                 pair.minimum[0], scales.x, sums.x);
-  partials[1] = add_block<kType>(partials[1], scaled_dot<kType>(odd[0], odd[1], pair.sub[1]), pair.scale[1],
-                                 pair.minimum[1], scales.y, sums.y);
-}
-
-// What the octets of a warp read: advanced from octet to octet.
-struct OctetInput {
-  const uint2* quants;
-  const float2* scales;
-  const float2* sums;
-
-  __device__ __forceinline__ OctetInput(const RowVector& row, int octet) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-    quants = row.quants + octet * kWarpLanes + lane;
-    scales = reinterpret_cast<const float2*>(row.scales + octet * kOctetBlocks + 2 * (lane % 4));
-    sums = reinterpret_cast<const float2*>(row.sums + octet * kOctetBlocks + 2 * (lane % 4));
-  }
-  __device__ __forceinline__ void advance() {
-    quants += kGroupWarps * kWarpLanes;
-    scales += kGroupWarps * kOctetBlocks / 2;
-    sums += kGroupWarps * kOctetBlocks / 2;
-  }
-};
-
-// The warp's octets from `octet` on, as long as they lie in the piece whose tiles end with `end_tile` of the strip;
-// `tile` is that of the next octet.
-template <DType kType>
-__device__ __forceinline__ void accumulate_octets(const TileBytes* tile, int end_tile, int& octet, OctetInput& input,
-                                                  float (&partials)[2]) {
-  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  const auto sums = [&] { return has_minimum(kType) ? *input.sums : make_float2(0.0f, 0.0f); };
-#pragma unroll 1
-  for (; 2 * octet + 1 < end_tile; octet += kGroupWarps) {
-    accumulate_octet<kType, true>(tile, *input.quants, *input.scales, sums(), partials);
-    input.advance();
-    tile += 2 * kGroupWarps * kTileBytes;
-  }
-  if (2 * octet >= end_tile) return;
-  accumulate_octet<kType, false>(tile, *input.quants, *input.scales, sums(), partials);
-  octet += kGroupWarps;
-}
-
 // What a lane's output needs besides the product: asked for early, since it comes from far.
 struct OutputTerms {
   float before;
@@ -184,21 +89,7 @@ __device__ __forceinline__ void finish_unit(const RowProduct& product, const Str
   const bool active = lane < strip_count * kStripRows && row < output.rows;
   float y = 0.0f;
   if (active) {
-    const float4* own = reinterpret_cast<const float4*>(partials + lane * kPartialStride);
-    float4 part[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) part[i] = own[i];
-    y = part[0].x;
-    y = y + part[0].y;
-    y = y + part[0].z;
-    y = y + part[0].w;
-#pragma unroll
-    for (int i = 1; i < 8; ++i) {
-      y = y + part[i].x;
-      y = y + part[i].y;
-      y = y + part[i].z;
-      y = y + part[i].w;
-    }
+    y = sum_of_partials(partials + lane * kPartialStride);
     if (output.bias != nullptr) y = y + terms.bias;
   }
   if (is_gated(product.epilogue)) {
@@ -287,7 +178,7 @@ __device__ __forceinline__ void consume_unit(const RowProduct& product, const Un
 
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void consume(const RowProduct& product, RowWork* work, Consumer& consumer) {
-  const UnitList units(work);
+  const UnitList units(work->ranges);
   const auto feed = [&] { feed_ring<kFirst, kSecond>(product.shape, work, consumer.rings, consumer.group); };
   UnitJob job = work->first_jobs[consumer.group];
   int spread_shift = 0;
@@ -332,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_row_kernel(const __grid_co
   __syncthreads();
   const int group = warp / kGroupWarps;
   if (threadIdx.x % kGroupThreads == 0) {
-    work->first_jobs[group] = UnitList(work).job(group);
+    work->first_jobs[group] = UnitList(work->ranges).job(group);
     fill_ring<kFirst, kSecond>(product.shape, work, rings, group);
   }
   __syncwarp();

@@ -232,7 +232,7 @@ __device__ __forceinline__ void attend_units(const ProgramAttention& op, const A
     if (begins) turn_queries<kHeads>(op, step, item.unit(op), own.warp, queries);
     if (has_own || begins) program_group_barrier(group);
     turned_unit = item.unit_index;
-    if (has_own && op.q_out != nullptr) {
+    if (has_own && op.stores[1]) {
       const Unit unit = item.unit(op);
       const int elements = unit.head_count * op.cache.head_dim;
       float* out = op.q_out + unit.first_head * op.cache.head_dim;

@@ -152,7 +152,7 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
       const float out = add_chunks(chunk_count, places);
       if (dim < head_dim) {
         publish(step.handover.cells() + op.cells + head * head_dim + dim, out, tag);
-        op.out[head * head_dim + dim] = out;
+        if (op.stores[0]) op.out[head * head_dim + dim] = out;
       }
     } else if (warp == 1) {
       bring_weights(cells.sum(head, 0), chunk_count, tag, places);

@@ -16,53 +16,12 @@
 #include <cstdint>
 
 #include "cuda/kernels/ptx.cuh"
-#include "cuda/kernels/weight_stream.cuh"
+#include "cuda/kernels/row_units.cuh"
 
 namespace genai::cuda {
 
-inline constexpr int kRowGroups = 4;
-inline constexpr int kRowSlots = 2;  // of a group
 inline constexpr int kRowRings = kRowGroups * kRowSlots;
 static_assert(kRowSlots == 2, "ring_slot and stage_parity take the bits of a stage's number");
-
-// How strips of one type are cut.
-struct UnitCut {
-  int fitting_strips;  // whole strips that fit a slot; 0: pieces
-  int piece_tiles;
-  int pieces;
-};
-
-constexpr __host__ __device__ UnitCut unit_cut(int tile_bytes, int tile_count, int slot_bytes) {
-  const int slot_tiles = slot_bytes / tile_bytes;
-  if (tile_count <= slot_tiles) return {slot_tiles / tile_count, tile_count, 1};
-  const int whole = slot_tiles / 2 * 2;  // octets of blocks stay together
-  const int pieces = (tile_count + whole - 1) / whole;
-  const int even = ((tile_count + pieces - 1) / pieces + 1) / 2 * 2;
-  return {0, even, (tile_count + even - 1) / even};
-}
-
-// One output's share of a block.
-struct UnitRange {
-  int first_strip;
-  int strip_count;
-  int unit_strips;
-  int unit_count;
-  int piece_tiles;
-  int pieces;
-};
-
-struct Unit {
-  int output;
-  int strip;
-  int strips;
-};
-
-// A unit and how it is cut.
-struct UnitJob {
-  Unit unit;
-  int piece_tiles;
-  int pieces;
-};
 
 // What a ring gets next. Lives in shared memory: one thread of a group needs it, and all would pay for it in registers.
 struct RingState {
@@ -81,64 +40,6 @@ struct RowWork {
   UnitRange ranges[kMaxStreamOutputs];
   UnitJob first_jobs[kRowGroups];
   int stages[kRowGroups];  // that each ring has seen when the last units begin
-};
-
-// By one thread for each output.
-template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void plan_output(const StreamShape& shape, int output, int most_unit_strips, int block,
-                                            int block_count, UnitRange* range) {
-  if (output >= shape.output_count) {
-    *range = {0, 0, 1, 0, 0, 0};
-    return;
-  }
-  const StripRange strips = owned_strips<kFirst, kSecond>(shape, output, block, block_count);
-  const UnitCut cut = unit_cut(tile_layout(shape.outputs[output].second_type ? kSecond : kFirst).tile_bytes,
-                               shape.tile_count, shape.stage_bytes);
-  range->first_strip = strips.first;
-  range->strip_count = strips.end - strips.first;
-  const int share = (range->strip_count + kRowGroups - 1) / kRowGroups;
-  range->unit_strips = max(1, min(min(cut.fitting_strips, share), most_unit_strips));
-  range->unit_count = (range->strip_count + range->unit_strips - 1) / range->unit_strips;
-  range->piece_tiles = cut.piece_tiles;
-  range->pieces = cut.pieces;
-}
-
-// The plan as a thread holds it.
-struct UnitList {
-  const RowWork* work;
-  int end[kMaxStreamOutputs];  // units up to and with each output
-  int most_pieces;
-
-  __device__ __forceinline__ explicit UnitList(const RowWork* shared) : work(shared), most_pieces(1) {
-    int sum = 0;
-#pragma unroll
-    for (int i = 0; i < kMaxStreamOutputs; ++i) {
-      sum += work->ranges[i].unit_count;
-      end[i] = sum;
-      most_pieces = max(most_pieces, work->ranges[i].pieces);
-    }
-  }
-  __device__ __forceinline__ int count() const { return end[kMaxStreamOutputs - 1]; }
-  __device__ __forceinline__ Unit at(int index) const {
-    const int output = index < end[0] ? 0 : index < end[1] ? 1 : 2;
-    const int before = output == 0 ? 0 : output == 1 ? end[0] : end[1];
-    const UnitRange& range = work->ranges[output];
-    const int first = (index - before) * range.unit_strips;
-    return {output, range.first_strip + first, min(range.unit_strips, range.strip_count - first)};
-  }
-  __device__ __forceinline__ UnitJob job(int index) const {
-    if (index >= count()) return {};
-    const Unit unit = at(index);
-    return {unit, work->ranges[unit.output].piece_tiles, work->ranges[unit.output].pieces};
-  }
-  // Units of full rounds; the rest, fewer than there are groups, come last.
-  __device__ __forceinline__ int full() const { return count() / kRowGroups * kRowGroups; }
-  __device__ __forceinline__ int last() const { return count() - full(); }
-  // Each of the last units uses 1 << spread_shift() rings: piece p of unit i the ring i + last() * (p mod that).
-  __device__ __forceinline__ int spread_shift() const {
-    if (last() == 0 || last() == 3 || most_pieces <= kRowSlots) return 0;
-    return last() == 1 ? 2 : 1;
-  }
 };
 
 struct RowRings {
@@ -203,7 +104,7 @@ __device__ __forceinline__ void feed_ring(const StreamShape& shape, RowWork* wor
   state->left = left - 1;
   if (left > 1) return;
   state->index += kRowGroups;
-  enter_unit<kFirst, kSecond>(shape, UnitList(work), ring, state);
+  enter_unit<kFirst, kSecond>(shape, UnitList(work->ranges), ring, state);
 }
 
 // Feeds `ring` from its youngest stage on, one copy on its way at a time, until `most` stages are on their way or all
@@ -225,7 +126,7 @@ template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void fill_ring(const StreamShape& shape, RowWork* work, const RowRings& rings, int ring) {
   work->feeds[ring].index = ring;
   work->feeds[ring].issued = 0;
-  enter_unit<kFirst, kSecond>(shape, UnitList(work), ring, work->feeds + ring);
+  enter_unit<kFirst, kSecond>(shape, UnitList(work->ranges), ring, work->feeds + ring);
   feed_up_to<kFirst, kSecond>(shape, work, rings, ring, kRowSlots);
 }
 

@@ -144,7 +144,7 @@ struct Layer {
 class Bench {
  public:
   Bench(Device& device, const cuda::DeviceTraits& traits, const ModelShape& model, const std::string& mix, int max_rows,
-        int max_positions)
+        int max_positions, bool hands_over)
       : device_(device), traits_(traits), model_(model), mix_(mix), memory_(device) {
     std::size_t total = 0;
     const auto plan = [&](DType dtype, int rows, int cols) {
@@ -198,6 +198,12 @@ class Bench {
         device.kernels().scratch_bytes({max_rows, std::max(model.feed_forward, std::max(model.width, q_rows)),
                                         model.heads, model.head_dim, max_positions}));
     max_positions_ = max_positions;
+    if (!hands_over) return;
+    const std::size_t bytes = device.kernels().handover_bytes(
+        {1, std::max(model.feed_forward, std::max(model.width, q_rows)), model.heads, model.head_dim, max_positions});
+    if (bytes == 0) return;
+    handover_ = memory_.take(bytes);
+    memory_.stream().fill_zero(handover_, bytes);
   }
 
   Memory& memory() { return memory_; }
@@ -232,6 +238,7 @@ class Bench {
       const char* name;
       unsigned parts;
     } cases[] = {{"matrices", kMatrices},
+                 {"product_chain", kMatrices | kChain},
                  {"rotate_and_attention", kRotate | kAttention},
                  {"rotate", kRotate},
                  {"attention", kAttention},
@@ -294,6 +301,8 @@ class Bench {
 
  private:
   static constexpr unsigned kMatrices = 1, kRotate = 2, kAttention = 4, kOutput = 8, kAll = 15;
+  // Of the projections only q, which the next product reads: every vector is handed on whole.
+  static constexpr unsigned kChain = 16;
 
   std::size_t cache_bytes(int context) const {
     return static_cast<std::size_t>(context) * 4u * static_cast<std::size_t>(model_.kv_heads * model_.head_dim) *
@@ -323,6 +332,7 @@ class Bench {
     args.norm_epsilon = 1e-6f;
     args.epilogue = epilogue;
     args.scratch = scratch_;
+    args.handover = handover_;
     return args;
   }
 
@@ -340,7 +350,7 @@ class Bench {
         args.outputs[0] = {layer.q, bias, q_, q_width};
         args.outputs[1] = {layer.k, bias, k_, kv_width};
         args.outputs[2] = {layer.v, bias, v_, kv_width};
-        args.output_count = 3;
+        args.output_count = parts & kChain ? 1 : 3;
         kernels.matmul(stream, args);
       }
       const CacheView cache{cache_,         sequence_bytes_, chunk_bytes_,   layer_bytes_ * i,
@@ -359,10 +369,10 @@ class Bench {
         kernels.rotate(stream, args);
       }
       if (parts & kAttention)
-        kernels.attention(
-            stream, {q_, attention_, rows_, rows, model_.heads, 0.0883883f, 0, 0.0f, max_positions_, cache, scratch_});
+        kernels.attention(stream, {q_, attention_, rows_, rows, model_.heads, 0.0883883f, 0, 0.0f, max_positions_,
+                                   cache, scratch_, handover_});
       if (parts & kMatrices) {
-        MatmulArgs o = product(attention_, q_width, rows, false, Epilogue::add);
+        MatmulArgs o = product(parts & kChain ? q_ : attention_, q_width, rows, false, Epilogue::add);
         o.outputs[0] = {layer.o, {}, x_, model_.width};
         o.output_count = 1;
         kernels.matmul(stream, o);
@@ -452,7 +462,7 @@ class Bench {
   DevicePtr<StepRow> rows_;
   DevicePtr<std::int32_t> tokens_, nonfinite_;
   DevicePtr<std::uint64_t> hashes_;
-  DevicePtr<std::byte> scratch_, cache_;
+  DevicePtr<std::byte> scratch_, handover_, cache_;
   std::int64_t layer_bytes_ = 0, chunk_bytes_ = 0, sequence_bytes_ = 0;
   int max_positions_ = 0;
 };
@@ -467,6 +477,7 @@ int main(int argc, char** argv) {
   int prefill = 512;
   bool with_shapes = true;
   bool with_parts = true;
+  bool hands_over = true;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
@@ -480,6 +491,8 @@ int main(int argc, char** argv) {
       contexts = numbers(value), ++i;
     else if (flag == "--prefill")
       prefill = std::atoi(value), ++i;
+    else if (flag == "--no-handover")
+      hands_over = false;
     else if (flag == "--skip-shapes")
       with_shapes = false;
     else if (flag == "--skip-parts")
@@ -503,7 +516,8 @@ int main(int argc, char** argv) {
   const int most_rows = std::max(*std::max_element(row_counts.begin(), row_counts.end()), prefill);
   const int longest = *std::max_element(contexts.begin(), contexts.end()) + 64;
   const auto start = std::chrono::steady_clock::now();
-  Bench bench(*opened.device, opened.traits, *model, mix, std::max(most_rows, 16), std::max(longest, prefill + 64));
+  Bench bench(*opened.device, opened.traits, *model, mix, std::max(most_rows, 16), std::max(longest, prefill + 64),
+              hands_over);
   const double load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   const int sequences = std::max(1, *std::max_element(row_counts.begin(), row_counts.end()));
   bench.allocate_cache(sequences, std::max(longest, prefill + 64));

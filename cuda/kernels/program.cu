@@ -1,0 +1,163 @@
+// program.cu - the operations of a decode step, one after the other, by one kernel (NOTE [Program] in program.cuh).
+// Shapes   as those of matmul_row.cu and of attention with one row. sm_90.
+// Mapping  one block a multiprocessor: sixteen warps that consume, in four groups, and one that copies.
+// Bound    memory: the packed bytes of all matrices and the visible keys and values, once.
+// Twin     engine/host: the same operations in the same order (engine/README.md).
+#include <algorithm>
+#include <vector>
+
+#include "cuda/kernels/program_builder.cuh"
+#include "cuda/kernels/program_merge.cuh"
+#include "cuda/kernels/program_product.cuh"
+#include "cuda/launch.h"
+
+namespace genai::cuda {
+namespace {
+
+struct ProgramShared {
+  UnitRange ranges[2][kMaxStreamOutputs];  // of consumers, of an operation and the next
+  UnitRange feeder_ranges[kMaxStreamOutputs];
+};
+static_assert(sizeof(ProgramShared) <= kProgramWorkBytes);
+
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void feed_program(const RowProgram& program, const ProgramRing& ring, UnitRange* ranges) {
+  RingFeeder feeder(ring);
+  feeder.set_window(program.window);
+  StepRow row = {-1, -1, 0, 0};
+#pragma unroll 1
+  for (int index = 0; index < program.op_count; ++index) {
+    const ProgramOp& op = program.ops[index];
+    if (op.kind == ProgramOpKind::product) {
+      feed_product<kFirst, kSecond>(op.product, program.unit_strips, ranges, feeder);
+      continue;
+    }
+    if (row.position < 0) {
+      wait_for_previous_grid();
+      row = *program.rows;
+    }
+    feed_attention(op.attention, row, program.window, feeder);
+  }
+}
+
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void consume_program(const RowProgram& program, ProgramShared* shared, unsigned char* area,
+                                                Consumer& consumer) {
+#pragma unroll 1
+  for (int index = 0; index < program.op_count; ++index) {
+    const ProgramOp& op = program.ops[index];
+    const unsigned generation = static_cast<unsigned>(index) + 1;
+    if (op.kind == ProgramOpKind::product) {
+      consume_product<kFirst, kSecond>(op.product, generation, shared->ranges[index & 1], consumer);
+      continue;
+    }
+    const AttentionStep step = {consumer.handover, *program.rows, consumer.launch, generation, area};
+    consumer_barrier();  // the area is free
+    attend(op.attention, step, consumer.ring, consumer.stage);
+    consumer.stage += attention_stages(op.attention, step.row, consumer.stage);
+    merge_chunks(op.attention, step);
+  }
+}
+
+template <DType kFirst, DType kSecond>
+__global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const __grid_constant__ RowProgram program) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  const ProgramLayout& layout = program.layout;
+  SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + layout.barriers);
+  ProgramShared* work = reinterpret_cast<ProgramShared*>(shared + layout.work);
+  const ProgramRing ring = {shared, barriers, barriers + kRingBarriers, layout.slot_bytes};
+  allow_next_grid();
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  if (threadIdx.x < kRingBarriers) init_barrier(ring.full + threadIdx.x, 1);
+  if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroupWarps);
+  if (threadIdx.x < kRingBarriers) publish_barriers();
+  __syncthreads();
+  if (warp == kProgramGroups * kProgramGroupWarps) {
+    if (threadIdx.x % kWarpLanes == 0) feed_program<kFirst, kSecond>(program, ring, work->feeder_ranges);
+    return;
+  }
+  wait_for_previous_grid();
+  Consumer consumer;
+  consumer.ring = ring;
+  consumer.handover = program.handover;
+  consumer.row = {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
+                  reinterpret_cast<float*>(shared + layout.sums), reinterpret_cast<float*>(shared + layout.exchange)};
+  consumer.staged = reinterpret_cast<float*>(shared + layout.staged);
+  consumer.group = warp / kProgramGroupWarps;
+  consumer.warp_in_group = warp % kProgramGroupWarps;
+  consumer.unit_strips = program.unit_strips;
+  consumer.exchange = reinterpret_cast<float*>(shared + layout.exchange) +
+                      consumer.group * 2 * program.unit_strips * kStripRows * kPartialStride;
+  unsigned* launches = program.handover.launches() + blockIdx.x;
+  consumer.launch = *launches;
+  consume_program<kFirst, kSecond>(program, work, shared + layout.quants, consumer);
+  consumer_barrier();
+  if (threadIdx.x == 0) *launches = consumer.launch + 1;
+}
+
+using ProgramKernel = void (*)(RowProgram);
+
+struct ProgramChoice {
+  ProgramTypes types;
+  ProgramKernel kernel;
+};
+
+template <DType kFirst, DType kSecond>
+constexpr ProgramChoice program_choice() {
+  return {{kFirst, kSecond}, row_program_kernel<kFirst, kSecond>};
+}
+
+// What quantisers write: one type, and the output matrix or half of some matrices in Q6_K.
+constexpr ProgramChoice kProgramKernels[] = {
+    program_choice<DType::Q4_0, DType::Q6_K>(),
+    program_choice<DType::Q4_1, DType::Q6_K>(),
+    program_choice<DType::Q4_K, DType::Q6_K>(),
+    program_choice<DType::Q8_0, DType::Q8_0>(),
+};
+
+std::vector<ProgramTypes> program_types() {
+  std::vector<ProgramTypes> types;
+  for (const ProgramChoice& choice : kProgramKernels) types.push_back(choice.types);
+  return types;
+}
+
+constexpr int kFewestOps = 4;                                           // that are worth a program
+constexpr int kMinSlotBytes = 2 * tile_layout(DType::Q8_0).tile_bytes;  // an octet of blocks
+
+}  // namespace
+
+void prepare_row_program(const DeviceTraits& traits) {
+  for (const ProgramChoice& choice : kProgramKernels)
+    CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    traits.shared_bytes_per_block));
+}
+
+std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
+  if (target.traits.compute_capability < 90) return 0;
+  ProgramBuilder builder(target.traits, program_types());
+  std::size_t count = 0;
+  while (count < call_count) {
+    if (const MatmulArgs* matmul = std::get_if<MatmulArgs>(calls + count)) {
+      if (!builder.add(*matmul)) break;
+      ++count;
+      continue;
+    }
+    const RotateArgs* rotate = std::get_if<RotateArgs>(calls + count);
+    const AttentionArgs* attention = count + 1 < call_count ? std::get_if<AttentionArgs>(calls + count + 1) : nullptr;
+    if (rotate == nullptr || attention == nullptr || !builder.add(*rotate, *attention)) break;
+    count += 2;
+  }
+  if (builder.op_count() < kFewestOps) return 0;
+  const RowProgram& program = builder.finish();
+  if (program.layout.slot_bytes < kMinSlotBytes) return 0;
+  for (const ProgramChoice& choice : kProgramKernels) {
+    if (choice.types.first != builder.types().first || choice.types.second != builder.types().second) continue;
+    launch_kernel("row_program_kernel", choice.kernel,
+                  {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kProgramThreads),
+                   static_cast<std::size_t>(program.layout.total)},
+                  target, program);
+  }
+  return count;
+}
+
+}  // namespace genai::cuda

@@ -1,0 +1,343 @@
+// program_builder.cuh - makes a program (program.cuh) of calls, on the host: which vectors are handed over inside of
+// it, and how shared memory is laid out.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/kernels/program_attention.cuh"
+#include "cuda/kernels/program_product.cuh"
+#include "cuda/launch.h"
+
+namespace genai::cuda {
+
+// The types of a program's matrices that one kernel reads.
+struct ProgramTypes {
+  DType first;
+  DType second;
+};
+
+// Stages on their way at once: enough for the memory's full speed; more of them hold up everything else on its way
+// (matmul_row.cu has measured the same).
+inline constexpr int kRingWindow = 4;
+
+class ProgramBuilder {
+ public:
+  // One kernel for each of `kernels`; the first that reads all types of the program is taken.
+  ProgramBuilder(const DeviceTraits& traits, const std::vector<ProgramTypes>& kernels)
+      : traits_(traits), candidates_(kernels), program_(std::make_unique<RowProgram>()) {
+    program_->window = kRingWindow;
+  }
+
+  // False where the call cannot be part of this program; it is then as it was.
+  bool add(const MatmulArgs& args);
+  bool add(const RotateArgs& rotate, const AttentionArgs& attention);
+
+  int op_count() const { return program_->op_count; }
+  ProgramTypes types() const { return candidates_.front(); }
+  const RowProgram& finish();
+
+ private:
+  // Vectors, as numbers: an operation's outputs are 3 * index and on.
+  using VectorSet = std::bitset<kMaxStreamOutputs * kMaxProgramOps>;
+
+  struct OpFacts {
+    std::array<DType, kMaxStreamOutputs> dtypes;
+    VectorSet outputs;
+    VectorSet known;  // what was written whole before any block writes an output
+  };
+
+  // A vector of the program, in its latest generation.
+  struct Vector {
+    std::uint64_t address;
+    int width;
+    int cells;
+    unsigned generation;  // 0: from before the program
+    int output;           // of the operation that wrote it
+    bool handed_over;     // this generation is in cells
+    std::vector<int> readers;
+
+    std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
+  };
+
+  Vector* find(std::uint64_t address, int width);
+  bool is_whole(std::uint64_t address, int width);
+  static bool is_readable(const Vector* vector) {
+    return vector == nullptr || vector->generation == 0 || vector->handed_over;
+  }
+  VectorSet known_behind(const Vector* input) const;
+  bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
+  ProgramInput read(std::uint64_t address, int width);
+  int write(std::uint64_t address, int width, int output);
+  bool takes_handover(DevicePtr<std::byte> handover);
+  bool takes_types(const MatmulArgs& args);
+  ProgramLayout layout(int unit_strips) const;
+  int most_fitting_strips() const;
+
+  const DeviceTraits& traits_;
+  std::vector<ProgramTypes> candidates_;
+  std::unique_ptr<RowProgram> program_;
+  std::vector<OpFacts> facts_;  // an operation each
+  std::vector<Vector> vectors_;
+  int used_cells_ = 0;
+  int widest_ = 0;         // input
+  int widest_normed_ = 0;  // input that has a norm
+  bool has_attention_ = false;
+};
+
+inline ProgramBuilder::Vector* ProgramBuilder::find(std::uint64_t address, int width) {
+  for (Vector& vector : vectors_)
+    if (vector.address == address && vector.width == width) return &vector;
+  return nullptr;
+}
+
+// Nothing of the program lies there, or exactly one of its vectors does.
+inline bool ProgramBuilder::is_whole(std::uint64_t address, int width) {
+  if (find(address, width) != nullptr) return true;
+  const std::uint64_t end = address + 4 * static_cast<std::uint64_t>(width);
+  return std::none_of(vectors_.begin(), vectors_.end(),
+                      [&](const Vector& vector) { return address < vector.end() && vector.address < end; });
+}
+
+// What was written whole once a block has read all of `input`.
+inline ProgramBuilder::VectorSet ProgramBuilder::known_behind(const Vector* input) const {
+  if (input == nullptr || input->generation == 0) return {};
+  VectorSet known = facts_[input->generation - 1].known;
+  known.set(kMaxStreamOutputs * (input->generation - 1) + static_cast<unsigned>(input->output));
+  return known;
+}
+
+// Whether by the time when any block writes the next generation every block has read and written the last one. `adds`:
+// an element is read by whoever writes it.
+inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool adds, const VectorSet& known) {
+  const Vector* vector = find(address, width);
+  if (vector == nullptr) return is_whole(address, width);
+  const auto is_over = [&](int op) { return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none(); };
+  if (vector->generation > 0 && !adds && !is_over(static_cast<int>(vector->generation) - 1)) return false;
+  return std::all_of(vector->readers.begin(), vector->readers.end(), is_over);
+}
+
+inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
+  Vector* vector = find(address, width);
+  if (vector == nullptr) {
+    vectors_.push_back({address, width, -1, 0, 0, false, {}});
+    vector = &vectors_.back();
+  }
+  vector->readers.push_back(program_->op_count - 1);
+  return {reinterpret_cast<const float*>(address), vector->cells, vector->generation};
+}
+
+// The next generation, by the youngest operation; returns its first cell, -1 where there is no room for cells.
+inline int ProgramBuilder::write(std::uint64_t address, int width, int output) {
+  Vector* vector = find(address, width);
+  if (vector == nullptr) {
+    vectors_.push_back({address, width, -1, 0, 0, false, {}});
+    vector = &vectors_.back();
+  }
+  if (const int cells = (width + 3) / 4 * 4; vector->cells < 0 && used_cells_ + cells <= HandoverMemory::kVectorCells) {
+    vector->cells = used_cells_;  // quads of cells are read together
+    used_cells_ += cells;
+  }
+  vector->generation = static_cast<unsigned>(program_->op_count);
+  vector->output = output;
+  vector->handed_over = vector->cells >= 0;
+  vector->readers.clear();
+  return vector->cells;
+}
+
+inline bool ProgramBuilder::takes_handover(DevicePtr<std::byte> handover) {
+  unsigned char* base = reinterpret_cast<unsigned char*>(handover.address());
+  if (program_->op_count > 0) return base == program_->handover.base;
+  program_->handover.base = base;
+  return base != nullptr && traits_.sm_count <= HandoverMemory::kMaxBlocks;
+}
+
+inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
+  std::vector<ProgramTypes> left;
+  for (const ProgramTypes& types : candidates_) {
+    bool reads_all = true;
+    for (int i = 0; i < args.output_count; ++i) {
+      const DType dtype = args.outputs[i].matrix.dtype;
+      reads_all = reads_all && (dtype == types.first || dtype == types.second);
+    }
+    if (reads_all) left.push_back(types);
+  }
+  if (left.empty()) return false;
+  candidates_ = left;
+  return true;
+}
+
+inline bool ProgramBuilder::add(const MatmulArgs& args) {
+  if (program_->op_count == kMaxProgramOps || !matmul_row_serves(traits_, args)) return false;
+  const bool adds = args.epilogue == Epilogue::add;
+  const int cols = args.outputs[0].matrix.cols;
+  if (!is_whole(args.input.address(), cols)) return false;
+  const Vector* source = find(args.input.address(), cols);
+  if (!is_readable(source)) return false;
+  const VectorSet known = known_behind(source);
+  for (int i = 0; i < args.output_count; ++i) {
+    const MatmulOutput& output = args.outputs[i];
+    const int width = output_width(output, args.epilogue);
+    if (output.matrix.rows == 0 || !may_write(output.out.address(), width, adds, known)) return false;
+    const Vector* before = find(output.out.address(), width);
+    if (adds && !is_readable(before)) return false;
+    if (adds && args.output_count != 1) return false;
+  }
+  if (!takes_handover(args.handover) || !takes_types(args)) return false;
+
+  const int index = program_->op_count++;
+  ProgramOp& op = program_->ops[index];
+  op.kind = ProgramOpKind::product;
+  ProgramProduct& product = op.product;
+  product = {};
+  product.input = read(args.input.address(), cols);
+  product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
+  product.norm_epsilon = args.norm_epsilon;
+  product.cols = cols;
+  product.soft_cap = args.soft_cap;
+  product.epilogue = args.epilogue;
+  product.shape.output_count = args.output_count;
+  product.shape.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
+  facts_.push_back({{}, {}, known});
+  for (int i = 0; i < args.output_count; ++i) {
+    const MatmulOutput& output = args.outputs[i];
+    const int width = output_width(output, args.epilogue);
+    product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
+    facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
+    facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
+    if (const Vector* before = find(output.out.address(), width); adds && before != nullptr)
+      product.before = before->generation;
+    product.cells[i] = write(output.out.address(), width, i);
+  }
+  widest_ = std::max(widest_, cols);
+  if (product.norm_weight != nullptr) widest_normed_ = std::max(widest_normed_, cols);
+  return true;
+}
+
+// A pair of calls as the forward pass makes them: attention over what the rotation has turned.
+inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& attention) {
+  if (program_->op_count == 0 || program_->op_count == kMaxProgramOps) return false;
+  const CacheView& cache = attention.cache;
+  const int head_dim = cache.head_dim;
+  const int q_width = attention.head_count * head_dim;
+  const int kv_width = cache.kv_head_count * head_dim;
+  if (rotate.row_count != 1 || attention.row_count != 1 || rotate.head_count != attention.head_count ||
+      rotate.q.address() != attention.q.address() || rotate.rows.address() != attention.rows.address() ||
+      rotate.cache.base.address() != cache.base.address() ||
+      rotate.cache.layer_offset_bytes != cache.layer_offset_bytes)
+    return false;
+  if (cache.type != CacheType::f16 || head_dim % 8 != 0 || head_dim > kMaxProgramHeadDim) return false;
+  Vector* const q = find(rotate.q.address(), q_width);
+  Vector* const k = find(rotate.k.address(), kv_width);
+  Vector* const v = find(rotate.v.address(), kv_width);
+  for (const Vector* vector : {q, k, v})
+    if (vector == nullptr || vector->generation == 0 || !vector->handed_over) return false;
+  VectorSet known;
+  for (const Vector* vector : {q, k, v}) known |= known_behind(vector);
+  if (!may_write(attention.out.address(), q_width, false, known)) return false;
+  if (program_->rows != nullptr && program_->rows != reinterpret_cast<const StepRow*>(attention.rows.address()))
+    return false;
+  if (!takes_handover(attention.handover)) return false;
+
+  const int index = program_->op_count++;
+  program_->rows = reinterpret_cast<const StepRow*>(attention.rows.address());
+  ProgramOp& op = program_->ops[index];
+  op.kind = ProgramOpKind::attention;
+  ProgramAttention& own = op.attention;
+  own = {};
+  own.q = read(rotate.q.address(), q_width);
+  own.k = read(rotate.k.address(), kv_width);
+  own.v = read(rotate.v.address(), kv_width);
+  own.q_norm = reinterpret_cast<const float*>(rotate.q_norm.address());
+  own.k_norm = reinterpret_cast<const float*>(rotate.k_norm.address());
+  own.table = reinterpret_cast<const float*>(rotate.table.address());
+  own.norm_epsilon = rotate.norm_epsilon;
+  own.rotated = rotate.rotated;
+  own.interleaved = rotate.interleaved;
+  own.head_count = attention.head_count;
+  own.units = head_units(attention.head_count, cache.kv_head_count);
+  own.scale = attention.scale;
+  own.window = attention.window;
+  own.soft_cap = attention.soft_cap;
+  own.chunk_capacity = chunk_capacity(attention.max_positions);
+  own.cache = cache;
+  facts_.push_back({{}, {}, known});
+  facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index));
+  own.cells = write(attention.out.address(), q_width, 0);
+  own.q_out = reinterpret_cast<float*>(rotate.q.address());
+  write(rotate.q.address(), q_width, 1);
+  find(rotate.q.address(), q_width)->handed_over = false;
+  has_attention_ = true;
+  return true;
+}
+
+inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
+  const bool sums = has_minimum(types().first) || has_minimum(types().second);
+  const int octets = octet_count(widest_);
+  ProgramLayout layout = {};
+  const int quants = octets * kOctetWidth;
+  const int scales = octets * kOctetBlocks * 4;
+  const int vector = quants + scales * (sums ? 2 : 1);
+  // Attention uses the vector's place.
+  const int staged =
+      (std::max(widest_normed_ * 4, has_attention_ ? kAttentionAreaBytes - vector : 0) + 127) / 128 * 128;
+  const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
+  const int work = (kProgramWorkBytes + 127) / 128 * 128;
+  const int barriers = (kRingBarriers + kRingSlots) * 8;
+  const int others = vector + staged + exchange + work + barriers;
+  layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
+  layout.quants = kRingSlots * layout.slot_bytes;
+  layout.scales = layout.quants + quants;
+  layout.sums = layout.scales + scales;
+  layout.staged = layout.sums + (sums ? scales : 0);
+  layout.exchange = layout.staged + staged;
+  layout.work = layout.exchange + exchange;
+  layout.barriers = layout.work + work;
+  layout.total = layout.barriers + barriers;
+  return layout;
+}
+
+// Of any matrix, in a slot of the present layout.
+inline int ProgramBuilder::most_fitting_strips() const {
+  int most = 0;
+  for (int index = 0; index < program_->op_count; ++index) {
+    if (program_->ops[index].kind != ProgramOpKind::product) continue;
+    const StreamShape& shape = program_->ops[index].product.shape;
+    for (int i = 0; i < shape.output_count; ++i) {
+      const DType dtype = facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)];
+      const UnitCut cut = unit_cut(tile_layout(dtype).tile_bytes, shape.tile_count, program_->layout.slot_bytes);
+      most = std::max(most, cut.fitting_strips);
+    }
+  }
+  return most;
+}
+
+// Lays out shared memory, chooses the kernel, and finds what must be in memory when the program is over.
+inline const RowProgram& ProgramBuilder::finish() {
+  for (program_->unit_strips = kMaxUnitStrips;; program_->unit_strips /= 2) {
+    program_->layout = layout(program_->unit_strips);
+    if (program_->unit_strips == 1 || most_fitting_strips() >= program_->unit_strips) break;
+  }
+  for (int index = 0; index < program_->op_count; ++index) {
+    if (program_->ops[index].kind != ProgramOpKind::product) continue;
+    ProgramProduct& product = program_->ops[index].product;
+    product.shape.stage_bytes = program_->layout.slot_bytes;
+    for (int i = 0; i < product.shape.output_count; ++i)
+      product.shape.outputs[i].second_type =
+          facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)] != types().first;
+  }
+  for (const Vector& vector : vectors_) {
+    if (vector.generation == 0) continue;
+    ProgramOp& op = program_->ops[vector.generation - 1];
+    if (op.kind == ProgramOpKind::product)
+      op.product.stores[vector.output] = true;
+    else
+      op.attention.stores[vector.output] = true;
+  }
+  return *program_;
+}
+
+}  // namespace genai::cuda

@@ -1,0 +1,217 @@
+// program_product.cuh - a product of a program (NOTE [Program]): which stages of the ring it takes, in which order they
+// are copied, and their consumption (row_octets.cuh).
+//
+// Units go to the groups in rounds of four (row_units.cuh); the pieces of a round's units alternate, so that the groups
+// work side by side.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cuda/kernels/epilogue.cuh"
+#include "cuda/kernels/program_group.cuh"
+#include "cuda/kernels/program_ring.cuh"
+#include "cuda/kernels/program_vector.cuh"
+#include "cuda/kernels/row_octets.cuh"
+#include "cuda/kernels/row_units.cuh"
+
+namespace genai::cuda {
+
+static_assert(kProgramGroups == kRowGroups && kProgramGroupWarps == kOctetWarps);
+
+// Pieces of the units of one round, and the stages that these are.
+struct Round {
+  int pieces[kProgramGroups];
+
+  __device__ __forceinline__ Round(const UnitList& units, int first_unit) {
+#pragma unroll
+    for (int i = 0; i < kProgramGroups; ++i) pieces[i] = units.job(first_unit + i).pieces;
+  }
+  __device__ __forceinline__ int stages() const { return pieces[0] + pieces[1] + pieces[2] + pieces[3]; }
+  __device__ __forceinline__ int most() const { return max(max(pieces[0], pieces[1]), max(pieces[2], pieces[3])); }
+  // Of the round's stages, the one of `piece` of its unit number `unit`.
+  __device__ __forceinline__ int stage(int piece, int unit) const {
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < kProgramGroups; ++i) before += min(pieces[i], piece + (i < unit ? 1 : 0));
+    return before;
+  }
+};
+
+// The block's share of every output, by one thread.
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void plan_outputs(const ProgramProduct& product, int unit_strips, UnitRange* ranges) {
+#pragma unroll 1
+  for (int output = 0; output < kMaxStreamOutputs; ++output)
+    plan_output<kFirst, kSecond>(product.shape, output, unit_strips, static_cast<int>(blockIdx.x),
+                                 static_cast<int>(gridDim.x), ranges + output);
+}
+
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void feed_product(const ProgramProduct& product, int unit_strips, UnitRange* ranges,
+                                             RingFeeder& feeder) {
+  plan_outputs<kFirst, kSecond>(product, unit_strips, ranges);
+  const UnitList units(ranges);
+#pragma unroll 1
+  for (int first = 0; first < units.count(); first += kProgramGroups) {
+    const Round round(units, first);
+    const int most = round.most();
+    const TileBytes* sources[kProgramGroups];
+    unsigned bytes[kProgramGroups];       // of a piece
+    unsigned last_bytes[kProgramGroups];  // of the last one
+#pragma unroll
+    for (int i = 0; i < kProgramGroups; ++i) {
+      const UnitJob job = units.job(first + i);
+      const StreamOutput& output = product.shape.outputs[job.unit.output];
+      const int tile_bytes = tile_layout(output.second_type ? kSecond : kFirst).tile_bytes;
+      sources[i] = output.weights + static_cast<std::int64_t>(job.unit.strip) * product.shape.tile_count * tile_bytes;
+      bytes[i] = static_cast<unsigned>(job.unit.strips * job.piece_tiles * tile_bytes);
+      last_bytes[i] = static_cast<unsigned>(
+          job.unit.strips * (product.shape.tile_count - (job.pieces - 1) * job.piece_tiles) * tile_bytes);
+    }
+#pragma unroll 1
+    for (int piece = 0; piece < most; ++piece) {
+#pragma unroll
+      for (int i = 0; i < kProgramGroups; ++i) {
+        if (piece >= round.pieces[i]) continue;
+        feeder.copy(sources[i], piece + 1 == round.pieces[i] ? last_bytes[i] : bytes[i]);
+        sources[i] += bytes[i];
+      }
+    }
+  }
+}
+
+// Where a group works, and how far it is.
+struct Consumer {
+  ProgramRing ring;
+  HandoverMemory handover;
+  RowVector row;
+  float* staged;
+  float* exchange;  // [2][unit strips][8][kPartialStride], of this group
+  unsigned launch;
+  int unit_strips;
+  int group;
+  int warp_in_group;
+  int stage = 0;  // the first one of the round
+  int finished = 0;
+};
+
+// Adds the partials of a unit, one row a lane; stores the outputs and hands them over.
+__device__ __forceinline__ void finish_program_unit(const ProgramProduct& product, const Consumer& consumer,
+                                                    unsigned generation, const RowUnit& unit, const float* partials,
+                                                    float before, float bias) {
+  const StreamOutput& output = product.shape.outputs[unit.output];
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int row = unit.strip * kStripRows + lane;
+  const bool active = lane < unit.strips * kStripRows && row < output.rows;
+  Cell* cells = consumer.handover.cells() + product.cells[unit.output];
+  const unsigned tag = cell_tag(consumer.launch, generation);
+  float y = 0.0f;
+  if (active) {
+    y = sum_of_partials(partials + lane * kPartialStride);
+    if (output.bias != nullptr) y = y + bias;
+  }
+  int place = row;
+  bool stores = active;
+  if (is_gated(product.epilogue)) {
+    const float up = __shfl_xor_sync(kFullWarp, y, 1);
+    y = activate(product.epilogue, y) * up;
+    place = row / 2;
+    stores = active && lane % 2 == 0;
+  } else if (product.epilogue == Epilogue::add) {
+    y = before + y;
+  }
+  if (!stores) return;
+  y = apply_soft_cap(y, product.soft_cap);
+  if (product.cells[unit.output] >= 0) publish(cells + place, y, tag);
+  if (product.stores[unit.output]) output.out[place] = y;
+}
+
+// One unit of `consumer`'s group, the round's number `consumer.group`.
+template <DType kType>
+__device__ __forceinline__ void consume_program_unit(const ProgramProduct& product, const UnitJob& job,
+                                                     const Round& round, unsigned generation, Consumer& consumer) {
+  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const StreamOutput& output = product.shape.outputs[job.unit.output];
+  float* exchange = consumer.exchange + consumer.finished % 2 * (consumer.unit_strips * kStripRows * kPartialStride);
+  float* own = exchange + lane / 4 * kPartialStride + 8 * consumer.warp_in_group + 2 * (lane % 4);
+  const bool finishes = consumer.finished % kProgramGroupWarps == consumer.warp_in_group;
+  ++consumer.finished;
+  // What an output needs besides the product: asked for early, since it comes from far.
+  float before = 0.0f;
+  float bias = 0.0f;
+  if (finishes) {
+    const int row = job.unit.strip * kStripRows + lane;
+    if (lane < job.unit.strips * kStripRows && row < output.rows) {
+      if (output.bias != nullptr) bias = output.bias[row];
+      if (product.epilogue == Epilogue::add)
+        before = product.before == 0 ? output.out[row]
+                                     : take(consumer.handover.cells() + product.cells[job.unit.output] + row,
+                                            cell_tag(consumer.launch, product.before));
+    }
+  }
+  OctetInput input(consumer.row, consumer.warp_in_group);
+  float partials[2] = {0.0f, 0.0f};
+  int octet = consumer.warp_in_group;
+#pragma unroll 1
+  for (int piece = 0; piece < job.pieces; ++piece) {
+    const int stage = consumer.stage + round.stage(piece, consumer.group);
+    const int first_tile = piece * job.piece_tiles;
+    const int end_tile = min(first_tile + job.piece_tiles, product.shape.tile_count);
+    const TileBytes* bytes = consumer.ring.slot(stage);
+    consumer.ring.wait_full(stage);
+#pragma unroll 1
+    for (int strip = 0; strip < job.unit.strips; ++strip) {
+      if (piece == 0) {
+        input = OctetInput(consumer.row, consumer.warp_in_group);
+        octet = consumer.warp_in_group;
+      }
+      const TileBytes* tile = bytes + (strip * (end_tile - first_tile) + 2 * octet - first_tile) * kTileBytes;
+      accumulate_octets<kType>(tile, end_tile, octet, input, partials);
+      if (strip + 1 == job.unit.strips) break;
+      *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);  // a bundle of whole strips
+      own += kStripRows * kPartialStride;
+      partials[0] = 0.0f;
+      partials[1] = 0.0f;
+    }
+    __syncwarp();
+    if (lane == 0) consumer.ring.release(stage);
+  }
+  *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
+  // A warp that still adds up the unit before last cannot be here: it passed the last unit's barrier after it.
+  program_group_barrier(consumer.group);
+  if (finishes) finish_program_unit(product, consumer, generation, job.unit, exchange, before, bias);
+}
+
+// `ranges` is not read any more by whoever is in an earlier operation than the last.
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void consume_product(const ProgramProduct& product, unsigned generation, UnitRange* ranges,
+                                                Consumer& consumer) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  UnitRange range = {};
+  if (lane < kMaxStreamOutputs) {
+    plan_output<kFirst, kSecond>(product.shape, lane, consumer.unit_strips, static_cast<int>(blockIdx.x),
+                                 static_cast<int>(gridDim.x), &range);
+    if (threadIdx.x < kMaxStreamOutputs) ranges[lane] = range;
+  }
+  if (!__any_sync(kFullWarp, range.unit_count > 0)) return consumer_barrier();
+  const VectorSource source(product.input, consumer.handover, consumer.launch);
+  prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>(source, product.norm_weight, product.norm_epsilon,
+                                                                      product.cols, consumer.row, consumer.staged);
+  consumer_barrier();
+  const UnitList units(ranges);
+#pragma unroll 1
+  for (int first = 0; first < units.count(); first += kProgramGroups) {
+    const Round round(units, first);
+    const int index = first + consumer.group;
+    if (index < units.count()) {
+      const UnitJob job = units.job(index);
+      if (kFirst == kSecond || !product.shape.outputs[job.unit.output].second_type)
+        consume_program_unit<kFirst>(product, job, round, generation, consumer);
+      else
+        consume_program_unit<kSecond>(product, job, round, generation, consumer);
+    }
+    consumer.stage += round.stages();
+  }
+}
+
+}  // namespace genai::cuda
