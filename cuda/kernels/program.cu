@@ -40,21 +40,60 @@ __device__ __forceinline__ void feed_program(const RowProgram& program, const Pr
   }
 }
 
+__device__ __forceinline__ ProgramRing ring_of(const RowProgram& program, unsigned char* shared) {
+  SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.layout.barriers);
+  return {shared, barriers, barriers + kRingBarriers, program.layout.slot_bytes};
+}
+
+// How far the consumers are. All else about them is computed anew for each operation: kept, it would take registers
+// from sums.
+struct Progress {
+  unsigned launch;
+  int stage;
+  int finished;
+};
+
+__device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsigned char* shared,
+                                                const Progress& progress) {
+  const ProgramLayout& layout = program.layout;
+  const int warp = keep(static_cast<int>(threadIdx.x)) / kWarpLanes;
+  float* exchange = reinterpret_cast<float*>(shared + layout.exchange);
+  Consumer consumer;
+  consumer.ring = ring_of(program, shared);
+  consumer.handover = program.handover;
+  consumer.row = {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
+                  reinterpret_cast<float*>(shared + layout.sums), exchange};
+  consumer.staged = reinterpret_cast<float*>(shared + layout.staged);
+  consumer.group = warp / kProgramGroupWarps;
+  consumer.warp_in_group = warp % kProgramGroupWarps;
+  consumer.unit_strips = program.unit_strips;
+  consumer.exchange = exchange + consumer.group * 2 * program.unit_strips * kStripRows * kPartialStride;
+  consumer.launch = progress.launch;
+  consumer.stage = progress.stage;
+  consumer.finished = progress.finished;
+  return consumer;
+}
+
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void consume_program(const RowProgram& program, ProgramShared* shared, unsigned char* area,
-                                                Consumer& consumer) {
+__device__ __forceinline__ void consume_program(const RowProgram& program, unsigned char* shared, unsigned launch) {
+  Progress progress = {launch, 0, 0};
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
     const unsigned generation = static_cast<unsigned>(index) + 1;
     if (op.kind == ProgramOpKind::product) {
-      consume_product<kFirst, kSecond>(op.product, generation, shared->ranges[index & 1], consumer);
+      ProgramShared* work = reinterpret_cast<ProgramShared*>(shared + program.layout.work);
+      Consumer consumer = consumer_of(program, shared, progress);
+      consume_product<kFirst, kSecond>(op.product, generation, work->ranges[index & 1], consumer);
+      progress.stage = consumer.stage;
+      progress.finished = consumer.finished;
       continue;
     }
-    const AttentionStep step = {consumer.handover, *program.rows, consumer.launch, generation, area};
+    const AttentionStep step = {program.handover, *program.rows, progress.launch, generation,
+                                shared + program.layout.quants};
     consumer_barrier();  // the area is free
-    attend(op.attention, step, consumer.ring, consumer.stage);
-    consumer.stage += attention_stages(op.attention, step.row, consumer.stage);
+    attend(op.attention, step, ring_of(program, shared), progress.stage);
+    progress.stage += attention_stages(op.attention, step.row, progress.stage);
     merge_chunks(op.attention, step);
   }
 }
@@ -62,37 +101,22 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, Progr
 template <DType kFirst, DType kSecond>
 __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const __grid_constant__ RowProgram program) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const ProgramLayout& layout = program.layout;
-  SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + layout.barriers);
-  ProgramShared* work = reinterpret_cast<ProgramShared*>(shared + layout.work);
-  const ProgramRing ring = {shared, barriers, barriers + kRingBarriers, layout.slot_bytes};
   allow_next_grid();
-  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  const ProgramRing ring = ring_of(program, shared);
   if (threadIdx.x < kRingBarriers) init_barrier(ring.full + threadIdx.x, 1);
   if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroupWarps);
   if (threadIdx.x < kRingBarriers) publish_barriers();
   __syncthreads();
-  if (warp == kProgramGroups * kProgramGroupWarps) {
-    if (threadIdx.x % kWarpLanes == 0) feed_program<kFirst, kSecond>(program, ring, work->feeder_ranges);
+  if (threadIdx.x >= kConsumerThreads) {
+    ProgramShared* work = reinterpret_cast<ProgramShared*>(shared + program.layout.work);
+    if (threadIdx.x == kConsumerThreads) feed_program<kFirst, kSecond>(program, ring, work->feeder_ranges);
     return;
   }
   wait_for_previous_grid();
-  Consumer consumer;
-  consumer.ring = ring;
-  consumer.handover = program.handover;
-  consumer.row = {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
-                  reinterpret_cast<float*>(shared + layout.sums), reinterpret_cast<float*>(shared + layout.exchange)};
-  consumer.staged = reinterpret_cast<float*>(shared + layout.staged);
-  consumer.group = warp / kProgramGroupWarps;
-  consumer.warp_in_group = warp % kProgramGroupWarps;
-  consumer.unit_strips = program.unit_strips;
-  consumer.exchange = reinterpret_cast<float*>(shared + layout.exchange) +
-                      consumer.group * 2 * program.unit_strips * kStripRows * kPartialStride;
-  unsigned* launches = program.handover.launches() + blockIdx.x;
-  consumer.launch = *launches;
-  consume_program<kFirst, kSecond>(program, work, shared + layout.quants, consumer);
+  const unsigned launch = program.handover.launches()[blockIdx.x];
+  consume_program<kFirst, kSecond>(program, shared, launch);
   consumer_barrier();
-  if (threadIdx.x == 0) *launches = consumer.launch + 1;
+  if (threadIdx.x == 0) program.handover.launches()[blockIdx.x] = launch + 1;
 }
 
 using ProgramKernel = void (*)(RowProgram);

@@ -141,113 +141,146 @@ __device__ __forceinline__ void turn_queries(const ProgramAttention& op, const A
   for (int round = 0; round < count; ++round) turn(op, own + round * stride);
 }
 
-// One of a block's items, and what follows from it, computed where it is needed.
-struct AttentionItem {
-  int unit_index;
-  int chunk;
+// A thread of a group. Like all that follows from little, computed where it is needed: sums take the registers.
+struct ConsumerThread {
+  int group;
+  GroupThread own;
 
-  __device__ __forceinline__ Unit unit(const ProgramAttention& op) const { return unit_at(op.units, keep(unit_index)); }
-  __device__ __forceinline__ ChunkSpan span(const ProgramAttention& op, const AttentionStep& step) const {
-    return chunk_span(keep(step.row.position), op.window);
+  __device__ __forceinline__ ConsumerThread() {
+    const int thread = keep(static_cast<int>(threadIdx.x));
+    group = thread / kGroupThreads;
+    own = {thread / kWarpLanes % kGroupWarps, thread % kWarpLanes};
   }
 };
 
+// What is the same for all items.
+struct Attention {
+  const ProgramAttention& op;
+  const AttentionStep& step;
+  const ProgramRing& ring;
+
+  __device__ __forceinline__ ChunkSpan span() const { return chunk_span(keep(step.row.position), op.window); }
+  __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.units, keep(index)); }
+  __device__ __forceinline__ ChunkCells cells() const { return ChunkCells(op, step.handover); }
+  __device__ __forceinline__ void barrier() const { program_group_barrier(ConsumerThread().group); }
+  __device__ __forceinline__ float* queries() const {
+    return reinterpret_cast<float*>(step.area + ConsumerThread().group * kGroupAreaBytes);
+  }
+  __device__ __forceinline__ float* weights() const {
+    return reinterpret_cast<float*>(step.area + ConsumerThread().group * kGroupAreaBytes + kGroupWeights);
+  }
+};
+
+struct AttentionItem {
+  int unit;
+  int chunk;
+};
+
+// Begins an item: queries where it is the group's first one of its unit, the row's own position where it has that.
+template <int kHeads>
+__device__ __forceinline__ void begin_item(const Attention& attention, const AttentionItem& item, bool begins_unit,
+                                           int stage) {
+  constexpr int kKeyWarp = 3;  // these two put the row's position in its place: they have the fewest queries
+  constexpr int kValueWarp = 2;
+  const ProgramAttention& op = attention.op;
+  const bool has_own = item.chunk + 1 == attention.span().count;
+  if (!has_own && !begins_unit) return;
+  const GroupThread own = ConsumerThread().own;
+  const Unit unit = attention.unit(item.unit);
+  // Others may still add up the last item's partials; they are done with queries and weights.
+  if (has_own && (own.warp == kKeyWarp || own.warp == kValueWarp)) {
+    const bool is_key = own.warp == kKeyWarp;
+    put_own_position(op, attention.step, attention.ring, is_key ? OwnPart::key : OwnPart::value,
+                     is_key ? stage : stage + 2, unit.kv_head, unit.first_head == unit.kv_head * op.units.heads_per_kv,
+                     attention.weights() + (is_key ? 0 : kMaxProgramHeadDim));
+  }
+  float* queries = attention.queries();
+  if (begins_unit) turn_queries<kHeads>(op, attention.step, unit, own.warp, queries);
+  attention.barrier();
+  if (!has_own || !op.stores[1]) return;
+  const int elements = unit.head_count * op.cache.head_dim;
+  float* out = op.q_out + unit.first_head * op.cache.head_dim;
+  for (int i = own.warp * kWarpLanes + own.lane; i < elements; i += kGroupThreads) out[i] = queries[i];
+}
+
 // The weights of the item's chunk, where its dots are.
 template <int kHeads>
-__device__ __forceinline__ void weigh_scores(const ProgramAttention& op, const AttentionStep& step,
-                                             const AttentionItem& item, const GroupThread& own, float* weights) {
+__device__ __forceinline__ void weigh_scores(const Attention& attention, const AttentionItem& item) {
+  const GroupThread own = ConsumerThread().own;
   if (2 * own.warp >= kHeads) return;
-  const ChunkSpan span = item.span(op, step);
-  const ChunkSum sum =
-      soften<kHeads>(own, op.scale, op.soft_cap, span.first_in(item.chunk), span.last_in(item.chunk), weights);
+  const ChunkSpan span = attention.span();
+  const ChunkSum sum = soften<kHeads>(own, attention.op.scale, attention.op.soft_cap, span.first_in(item.chunk),
+                                      span.last_in(item.chunk), attention.weights());
   const int head = 2 * own.warp + own.lane / 16;
-  const Unit unit = item.unit(op);
+  const Unit unit = attention.unit(item.unit);
   if (own.lane % 16 == 0 && head < unit.head_count)
-    publish_pair(ChunkCells(op, step.handover).sum(unit.first_head + head, item.chunk), sum.highest, sum.total,
-                 step.tag());
+    publish_pair(attention.cells().sum(unit.first_head + head, item.chunk), sum.highest, sum.total,
+                 attention.step.tag());
 }
 
 // oc of all heads into the chunk's cells, and the stages of its values back to the ring.
 template <int kHeads>
-__device__ __forceinline__ void weigh_values(const ProgramAttention& op, const AttentionStep& step,
-                                             const AttentionItem& item, const GroupThread& own, int group,
-                                             const float* weights, const ProgramRing& ring, int stage) {
+__device__ __forceinline__ void weigh_values(const Attention& attention, const AttentionItem& item, int stage) {
   constexpr int kDims = kMaxProgramHeadDim / kWarpLanes;
-  const int head_dim = op.cache.head_dim;
-  const int dim = own.lane * kDims;
-  float* exchange = reinterpret_cast<float*>(ring.slot(stage));
-  ring.wait_full(stage);
+  const int head_dim = attention.op.cache.head_dim;
   float sum[kHeads][kDims] = {};
-  if (dim < head_dim) {
-    const ChunkSpan span = item.span(op, step);
-    const std::uint16_t* values = reinterpret_cast<const std::uint16_t*>(ring.slot(stage));
-    weigh_quarter<std::uint16_t, kHeads, kDims>(values + own.warp * head_dim + dim, head_dim, weights, own.warp,
-                                                span.first_in(item.chunk), span.last_in(item.chunk), sum);
+  attention.ring.wait_full(stage);
+  if (const GroupThread own = ConsumerThread().own; own.lane * kDims < head_dim) {
+    const ChunkSpan span = attention.span();
+    const std::uint16_t* values = reinterpret_cast<const std::uint16_t*>(attention.ring.slot(stage));
+    weigh_quarter<std::uint16_t, kHeads, kDims>(values + own.warp * head_dim + own.lane * kDims, head_dim,
+                                                attention.weights(), own.warp, span.first_in(item.chunk),
+                                                span.last_in(item.chunk), sum);
   }
-  program_group_barrier(group);  // all have read the values
+  attention.barrier();  // all have read the values
+  const GroupThread own = ConsumerThread().own;
+  const int dim = own.lane * kDims;
+  float* exchange = reinterpret_cast<float*>(attention.ring.slot(stage));
   if (dim < head_dim) put_partials<kHeads, kDims>(own, head_dim, sum, exchange);
   order_before_bulk_loads();
-  program_group_barrier(group);
-  const Unit unit = item.unit(op);
-  const ChunkCells cells(op, step.handover);
+  attention.barrier();
+  const Unit unit = attention.unit(item.unit);
+  const ChunkCells cells = attention.cells();
   Cell* place = cells.output(unit.first_head, dim / kSliceDims, item.chunk) + dim % kSliceDims;
   const std::int64_t stride = cells.output(1, 0, 0) - cells.output(0, 0, 0);
-  const unsigned tag = step.tag();
+  const unsigned tag = attention.step.tag();
   add_partials<kHeads>(own, exchange, head_dim, head_dim, unit.head_count,
                        [place, stride, tag](int head, const float4& sums) {
                          publish_pair(place + head * stride, sums.x, sums.y, tag);
                          publish_pair(place + head * stride + 2, sums.z, sums.w, tag);
                        });
-  release_double(ring, stage);
+  release_double(attention.ring, stage);
 }
 
 template <int kHeads>
-__device__ __forceinline__ void attend_units(const ProgramAttention& op, const AttentionStep& step,
-                                             const ProgramRing& ring, int first_stage) {
-  constexpr int kKeyWarp = 3;  // these two put the row's position in its place: they have the fewest queries
-  constexpr int kValueWarp = 2;
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const GroupThread own = {static_cast<int>(threadIdx.x) / kWarpLanes % kGroupWarps,
-                           static_cast<int>(threadIdx.x) % kWarpLanes};
-  float* queries = reinterpret_cast<float*>(step.area + group * kGroupAreaBytes);
-  float* weights = reinterpret_cast<float*>(step.area + group * kGroupAreaBytes + kGroupWeights);
-  const AttentionItems items(op, step.row);
+__device__ __forceinline__ void attend_units(const Attention& attention, int first_stage) {
+  const AttentionItems items(attention.op, attention.step.row);
+  const int group = ConsumerThread().group;
+  int left = items.end - items.first - group;
+  AttentionItem item;
+  item.unit = (items.first + group) / items.span.count;
+  item.chunk = items.first + group - item.unit * items.span.count;
   int stage = (first_stage + 1) / 2 * 2 + kItemStages * group;
-  int turned_unit = -1;
+  bool begins_unit = true;
 #pragma unroll 1
-  for (int index = items.first + group; index < items.end; index += kProgramGroups) {
-    AttentionItem item;
-    item.unit_index = index / items.span.count;
-    item.chunk = index - item.unit_index * items.span.count;
-    const bool has_own = item.chunk + 1 == items.span.count;
-    // Others may still add up the last item's partials; they are done with queries and weights.
-    if (has_own && (own.warp == kKeyWarp || own.warp == kValueWarp)) {
-      const bool is_key = own.warp == kKeyWarp;
-      const Unit unit = item.unit(op);
-      put_own_position(op, step, ring, is_key ? OwnPart::key : OwnPart::value, is_key ? stage : stage + 2, unit.kv_head,
-                       unit.first_head == unit.kv_head * op.units.heads_per_kv,
-                       weights + (is_key ? 0 : kMaxProgramHeadDim));
-    }
-    const bool begins = item.unit_index != turned_unit;
-    if (begins) turn_queries<kHeads>(op, step, item.unit(op), own.warp, queries);
-    if (has_own || begins) program_group_barrier(group);
-    turned_unit = item.unit_index;
-    if (has_own && op.stores[1]) {
-      const Unit unit = item.unit(op);
-      const int elements = unit.head_count * op.cache.head_dim;
-      float* out = op.q_out + unit.first_head * op.cache.head_dim;
-      for (int i = static_cast<int>(threadIdx.x) % kGroupThreads; i < elements; i += kGroupThreads) out[i] = queries[i];
-    }
-
-    ring.wait_full(stage);
-    dot_keys<std::uint16_t, kHeads>(own, reinterpret_cast<const std::uint16_t*>(ring.slot(stage)), queries,
-                                    op.cache.head_dim, weights);
-    release_double(ring, stage);
-    program_group_barrier(group);
-    weigh_scores<kHeads>(op, step, item, own, weights);
-    program_group_barrier(group);
-    weigh_values<kHeads>(op, step, item, own, group, weights, ring, stage + 2);
+  for (; left > 0; left -= kProgramGroups) {
+    begin_item<kHeads>(attention, item, begins_unit, stage);
+    attention.ring.wait_full(stage);
+    dot_keys<std::uint16_t, kHeads>(ConsumerThread().own,
+                                    reinterpret_cast<const std::uint16_t*>(attention.ring.slot(stage)),
+                                    attention.queries(), attention.op.cache.head_dim, attention.weights());
+    release_double(attention.ring, stage);
+    attention.barrier();
+    weigh_scores<kHeads>(attention, item);
+    attention.barrier();
+    weigh_values<kHeads>(attention, item, stage + 2);
     stage += kItemStages * kProgramGroups;
+    begins_unit = false;
+    const int count = attention.span().count;
+    for (item.chunk += kProgramGroups; item.chunk >= count; item.chunk -= count) {
+      ++item.unit;
+      begins_unit = true;
+    }
   }
 }
 
@@ -255,21 +288,22 @@ __device__ __forceinline__ void attend_units(const ProgramAttention& op, const A
 // attention_stages.
 __device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
                                        int first_stage) {
+  const Attention attention = {op, step, ring};
   switch (op.units.unit_heads) {
     case 1:
-      return attend_units<1>(op, step, ring, first_stage);
+      return attend_units<1>(attention, first_stage);
     case 2:
-      return attend_units<2>(op, step, ring, first_stage);
+      return attend_units<2>(attention, first_stage);
     case 3:
     case 4:
-      return attend_units<4>(op, step, ring, first_stage);
+      return attend_units<4>(attention, first_stage);
     case 5:
-      return attend_units<5>(op, step, ring, first_stage);
+      return attend_units<5>(attention, first_stage);
     case 6:
     case 7:
-      return attend_units<7>(op, step, ring, first_stage);
+      return attend_units<7>(attention, first_stage);
     default:
-      return attend_units<8>(op, step, ring, first_stage);
+      return attend_units<8>(attention, first_stage);
   }
 }
 
