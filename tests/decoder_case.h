@@ -24,7 +24,8 @@ struct DecoderCase {
   std::int32_t vocabulary = 1003;
   std::int32_t layers = 3;
   std::int32_t window = 0;
-  float soft_cap = 0.0f;
+  float soft_cap = 0.0f;  // of scores
+  float scale = 0.125f;   // of scores: so that many positions count
   bool head_norms = false;
   bool bias = false;
   bool interleaved = false;
@@ -166,7 +167,7 @@ class Decoder {
   void enqueue() {
     for (std::int32_t i = 0; i < shape_.layers; ++i) enqueue_layer(layers_[static_cast<std::size_t>(i)], i);
     MatmulArgs args = product(x_, logit_norm_);
-    args.soft_cap = 30.0f;
+    args.soft_cap = 3000.0f;
     add_output(args, logit_matrix_, {}, logits_);
     kernels_.matmul(stream(), args);
   }
@@ -242,7 +243,7 @@ class Decoder {
     attention.rows = rows_;
     attention.row_count = 1;
     attention.head_count = shape_.heads;
-    attention.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    attention.scale = shape_.scale;
     attention.window = index % 2 == 0 ? shape_.window : 0;
     attention.soft_cap = shape_.soft_cap;
     attention.max_positions = shape_.max_positions;

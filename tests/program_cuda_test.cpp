@@ -22,6 +22,7 @@ std::vector<DecoderCase> decoder_cases() {
        .rotated = 128,
        .width = 768,
        .feed_forward = 1536,
+       .scale = 0.05f,
        .bias = true});
   add({.dtype = DType::Q4_K,
        .second = DType::Q6_K,
@@ -31,8 +32,15 @@ std::vector<DecoderCase> decoder_cases() {
        .rotated = 128,
        .width = 512,
        .feed_forward = 2304,
+       .scale = 0.002f,
        .bias = true});
-  add({.dtype = DType::Q8_0, .second = DType::Q8_0, .heads = 14, .kv_heads = 2, .width = 896, .bias = true});
+  add({.dtype = DType::Q8_0,
+       .second = DType::Q8_0,
+       .heads = 14,
+       .kv_heads = 2,
+       .width = 896,
+       .scale = 0.004f,
+       .bias = true});
   add({.dtype = DType::Q4_1,
        .second = DType::Q4_1,
        .heads = 9,
@@ -46,6 +54,7 @@ std::vector<DecoderCase> decoder_cases() {
        .rotated = 128,
        .width = 1024,
        .window = 100,
+       .scale = 1.0f,
        .head_norms = true});
   add({.dtype = DType::Q4_0,
        .heads = 64,
@@ -53,10 +62,17 @@ std::vector<DecoderCase> decoder_cases() {
        .rotated = 128,
        .width = 256,
        .window = 1500,
+       .scale = 1.0f,
        .head_norms = true,
        .activation = Epilogue::gated_gelu});
   add({.dtype = DType::Q4_0, .second = DType::Q6_K, .rotated = 32, .soft_cap = 20.0f, .sequences = 2});
-  add({.dtype = DType::Q8_0, .second = DType::Q8_0, .heads = 12, .kv_heads = 1, .width = 1120, .vocabulary = 20001});
+  add({.dtype = DType::Q8_0,
+       .second = DType::Q8_0,
+       .heads = 12,
+       .kv_heads = 1,
+       .width = 1120,
+       .vocabulary = 20001,
+       .scale = 0.004f});
   add({.dtype = DType::Q4_1,
        .second = DType::Q6_K,
        .heads = 16,
