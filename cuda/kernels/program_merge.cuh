@@ -151,7 +151,7 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
     if (warp == 0) {
       const float out = add_chunks(chunk_count, places);
       if (dim < head_dim) {
-        publish(step.handover.cells() + op.cells + head * head_dim + dim, out, tag);
+        if (op.cells >= 0) publish(step.handover.cells() + op.cells + head * head_dim + dim, out, tag);
         if (op.stores[0]) op.out[head * head_dim + dim] = out;
       }
     } else if (warp == 1) {
