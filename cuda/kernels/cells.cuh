@@ -86,15 +86,22 @@ __device__ __forceinline__ float take(const Cell* cell, unsigned tag) {
   return seen.value;
 }
 
+// A cell as it is read: many on their way at once stay in pairs of registers, which taking them apart would wait for.
+using CellWord = std::uint64_t;
+
+__device__ __forceinline__ CellWord cell_word(float value, unsigned tag) {
+  return CellWord{tag} << 32 | float_bits(value);
+}
+__device__ __forceinline__ unsigned tag_of(CellWord word) { return static_cast<unsigned>(word >> 32); }
+__device__ __forceinline__ float value_of(CellWord word) { return bits_float(static_cast<unsigned>(word)); }
+
 // Looks again where `wanted`, without a branch.
-__device__ __forceinline__ void look_again(Cell& seen, const Cell* cell, bool wanted) {
+__device__ __forceinline__ void look_again(CellWord& seen, const Cell* cell, bool wanted) {
   asm volatile(
-      "{\n .reg .pred wanted;\n .reg .u64 word;\n"
-      " setp.ne.u32 wanted, %3, 0;\n"
-      " mov.b64 word, {%0, %1};\n"
-      " @wanted ld.relaxed.gpu.global.u64 word, [%2];\n"
-      " mov.b64 {%0, %1}, word;\n}"
-      : "+f"(seen.value), "+r"(seen.tag)
+      "{\n .reg .pred wanted;\n"
+      " setp.ne.u32 wanted, %2, 0;\n"
+      " @wanted ld.relaxed.gpu.global.u64 %0, [%1];\n}"
+      : "+l"(seen)
       : "l"(cell), "r"(static_cast<unsigned>(wanted))
       : "memory");
 }

@@ -38,13 +38,13 @@ __device__ __forceinline__ int merge_batches(int chunk_count) { return (chunk_co
 // oc of all chunks at the lane's dimension; the first one of the warp lies at `source`. Only `active` lanes have one.
 __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_count, int first_chunk, bool active,
                                               unsigned tag, const MergePlaces& places) {
-  Cell ahead[kBatchesAhead][kLoadedChunks];
-  const auto ask = [&](int batch, Cell(&cells)[kLoadedChunks]) {
+  CellWord ahead[kBatchesAhead][kLoadedChunks];
+  const auto ask = [&](int batch, CellWord(&words)[kLoadedChunks]) {
     const int left = active ? chunk_count - first_chunk - batch * kMergeBatch : 0;
 #pragma unroll
     for (int k = 0; k < kLoadedChunks; ++k) {
-      cells[k] = {0.0f, tag};
-      look_again(cells[k], source + (batch * kMergeBatch + k) * kSliceDims, k < left);
+      words[k] = cell_word(0.0f, tag);
+      look_again(words[k], source + (batch * kMergeBatch + k) * kSliceDims, k < left);
     }
   };
 #pragma unroll
@@ -62,13 +62,13 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
         missing = false;
 #pragma unroll
         for (int k = 0; k < kLoadedChunks; ++k) {
-          const bool again = ahead[i][k].tag != tag;
+          const bool again = tag_of(ahead[i][k]) != tag;
           missing |= again;
           look_again(ahead[i][k], source + (batch * kMergeBatch + k) * kSliceDims, again);
         }
       } while (missing);
 #pragma unroll
-      for (int k = 0; k < kLoadedChunks; ++k) place[(batch % 2 * kMergeBatch + k) * kSliceDims] = ahead[i][k].value;
+      for (int k = 0; k < kLoadedChunks; ++k) place[(batch % 2 * kMergeBatch + k) * kSliceDims] = value_of(ahead[i][k]);
       if (batch + kBatchesAhead < batches) ask(batch + kBatchesAhead, ahead[i]);
       program_group_barrier(places.group);
     }
@@ -80,22 +80,23 @@ __device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count,
                                               const MergePlaces& places) {
   constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
   const int own_first = static_cast<int>(threadIdx.x) % kWarpLanes * kCount;
-  SeenSum ahead[kCount];
+  const float lowest = bits_float(0xff800000u);
+  SumWords ahead[kCount];
   const auto ask = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      ahead[i] = {{bits_float(0xff800000u), 0.0f}, true};
       const int chunk = first + own_first + i;
-      if (chunk < chunk_count) ahead[i] = look_at_sum(sums + chunk * kSumCells, tag);
+      ahead[i] = {cell_word(lowest, tag), cell_word(0.0f, tag)};
+      ahead[i].look_again(sums + chunk * kSumCells, chunk < chunk_count);
     }
   };
-  float before = bits_float(0xff800000u);
+  float before = lowest;
   const auto weigh = [&](int first) {
     ChunkSum own_sums[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      while (!ahead[i].there) ahead[i] = look_at_sum(sums + (first + own_first + i) * kSumCells, tag);
-      own_sums[i] = ahead[i].sum;
+      while (!ahead[i].have(tag)) ahead[i].look_again(sums + (first + own_first + i) * kSumCells, true);
+      own_sums[i] = ahead[i].sum();
     }
     __syncwarp();
     merge_weights(own_sums, before, places.weights + first / kWeightGroup % 2 * kWeightGroup);

@@ -37,24 +37,28 @@ struct ChunkCells {
 
 // Two neighbours by one store, each in one access; the first at an address that is a multiple of 16.
 __device__ __forceinline__ void publish_pair(Cell* cells, float first, float second, unsigned tag) {
-  const std::uint64_t first_word = std::uint64_t{tag} << 32 | float_bits(first);
-  const std::uint64_t second_word = std::uint64_t{tag} << 32 | float_bits(second);
-  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(cells), "l"(first_word), "l"(second_word)
+  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(cells), "l"(cell_word(first, tag)),
+               "l"(cell_word(second, tag))
                : "memory");
 }
 
-// A chunk's (mc, lc) as it was seen; `there`: both were.
-struct SeenSum {
-  ChunkSum sum;
-  bool there;
-};
+// A chunk's (mc, lc) as they are read.
+struct SumWords {
+  CellWord highest;
+  CellWord total;
 
-__device__ __forceinline__ SeenSum look_at_sum(const Cell* cells, unsigned tag) {
-  std::uint64_t highest;
-  std::uint64_t total;
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(highest), "=l"(total) : "l"(cells) : "memory");
-  return {{bits_float(static_cast<unsigned>(highest)), bits_float(static_cast<unsigned>(total))},
-          static_cast<unsigned>(highest >> 32) == tag && static_cast<unsigned>(total >> 32) == tag};
-}
+  __device__ __forceinline__ bool have(unsigned tag) const { return tag_of(highest) == tag && tag_of(total) == tag; }
+  __device__ __forceinline__ ChunkSum sum() const { return {value_of(highest), value_of(total)}; }
+  // Where `wanted`, without a branch.
+  __device__ __forceinline__ void look_again(const Cell* cells, bool wanted) {
+    asm volatile(
+        "{\n .reg .pred wanted;\n"
+        " setp.ne.u32 wanted, %3, 0;\n"
+        " @wanted ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];\n}"
+        : "+l"(highest), "+l"(total)
+        : "l"(cells), "r"(static_cast<unsigned>(wanted))
+        : "memory");
+  }
+};
 
 }  // namespace genai::cuda

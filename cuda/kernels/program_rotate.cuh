@@ -17,31 +17,22 @@ __device__ __forceinline__ int head_element(int k) {
   return kWarpLanes * k + static_cast<int>(threadIdx.x) % kWarpLanes;
 }
 
-// `count` heads to shared memory, one behind the other `shared_stride` elements on. The first begins at element `first`
-// of the vector, the next `stride` elements on.
+// `count` heads that are handed over, to shared memory, one behind the other `shared_stride` elements on. The first
+// begins at element `first` of the vector, the next `stride` elements on.
 template <int kCount>
 __device__ __forceinline__ void take_heads(const ProgramInput& input, const Cell* cells, unsigned launch, int first,
                                            int stride, int count, int head_dim, float* shared, int shared_stride) {
   const unsigned tag = cell_tag(launch, input.generation);
   const Cell* own_cells = cells + input.cells + first + head_element(0);
-  const float* values = input.values + first + head_element(0);
-  Cell seen[kCount][kHeadElements];
   const auto wanted = [&](int i, int k) { return i < count && head_element(k) < head_dim; };
-  if (input.generation == 0) {
+  CellWord seen[kCount][kHeadElements];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
+  for (int i = 0; i < kCount; ++i)
 #pragma unroll
-      for (int k = 0; k < kHeadElements; ++k)
-        seen[i][k] = {wanted(i, k) ? __ldcg(values + i * stride + kWarpLanes * k) : 0.0f, tag};
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-#pragma unroll
-      for (int k = 0; k < kHeadElements; ++k) {
-        seen[i][k] = {0.0f, tag};
-        look_again(seen[i][k], own_cells + i * stride + kWarpLanes * k, wanted(i, k));
-      }
-  }
+    for (int k = 0; k < kHeadElements; ++k) {
+      seen[i][k] = cell_word(0.0f, tag);
+      look_again(seen[i][k], own_cells + i * stride + kWarpLanes * k, wanted(i, k));
+    }
   bool missing;
   do {
     missing = false;
@@ -49,7 +40,7 @@ __device__ __forceinline__ void take_heads(const ProgramInput& input, const Cell
     for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int k = 0; k < kHeadElements; ++k) {
-        const bool again = seen[i][k].tag != tag;
+        const bool again = tag_of(seen[i][k]) != tag;
         missing |= again;
         look_again(seen[i][k], own_cells + i * stride + kWarpLanes * k, again);
       }
@@ -58,7 +49,7 @@ __device__ __forceinline__ void take_heads(const ProgramInput& input, const Cell
   for (int i = 0; i < kCount; ++i)
 #pragma unroll
     for (int k = 0; k < kHeadElements; ++k)
-      if (wanted(i, k)) shared[i * shared_stride + head_element(k)] = seen[i][k].value;
+      if (wanted(i, k)) shared[i * shared_stride + head_element(k)] = value_of(seen[i][k]);
 }
 
 // What turns a head, asked for ahead of the head.
