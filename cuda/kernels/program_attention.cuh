@@ -4,9 +4,11 @@
 //
 // Items are those of attention_decode.cu: a chunk for one unit of query heads, in the order (unit, chunk); a block
 // takes an equal part of them, its groups take turns. An item is four stages of the ring: two used as one for keys, two
-// for values, whose place serves the exchange of partial sums when they are read. A group that begins a unit turns the
-// unit's queries itself. A unit's last chunk holds the position of the row, which nobody has written to the cache yet
-// when it is copied: whoever has that item puts it in its place, and one of them into the cache.
+// for values, whose place serves the exchange of partial sums when they are read. Values are copied behind the keys of
+// the item two further on: groups work about a quarter of an item apart, and it is then that the places of both are
+// free. A group that begins a unit turns the unit's queries itself. A unit's last chunk holds the position of the row,
+// which nobody has written to the cache yet when it is copied: whoever has that item puts it in its place, and one of
+// them into the cache.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -19,6 +21,7 @@
 namespace genai::cuda {
 
 inline constexpr int kItemStages = 4;
+inline constexpr int kValuesBehind = 2;     // items
 inline constexpr int kAttentionWindow = 8;  // stages on their way: fewer, larger copies than those of weights
 
 // Shared memory of a group: queries [head][D], weights [head][64].
@@ -46,24 +49,40 @@ struct AttentionStep {
   __device__ __forceinline__ unsigned tag() const { return cell_tag(launch, generation); }
 };
 
-// A block's items.
+struct AttentionItem {
+  int unit;
+  int chunk;
+};
+
+// A block's items, and the stages of the ring in which they come, from `first_stage` on, an even one. A stage in which
+// an item's keys or values begin is followed by another of theirs.
 struct AttentionItems {
   ChunkSpan span;
   int first;
-  int end;
+  int count;
 
   __device__ __forceinline__ AttentionItems(const ProgramAttention& op, const StepRow& row)
       : span(chunk_span(row.position, op.window)) {
-    const unsigned count = static_cast<unsigned>(op.cache.kv_head_count * op.units.units_per_kv * span.count);
-    first = first_item(count, blockIdx.x);
-    end = first_item(count, blockIdx.x + 1);
+    const unsigned all = static_cast<unsigned>(op.cache.kv_head_count * op.units.units_per_kv * span.count);
+    first = first_item(all, blockIdx.x);
+    count = first_item(all, blockIdx.x + 1) - first;
+  }
+  __device__ __forceinline__ AttentionItem at(int index) const {
+    const int unit = (first + index) / span.count;
+    return {unit, first + index - unit * span.count};
   }
 };
 
-// Stages of the ring that the operation takes in this block, from the next one on.
+__device__ __forceinline__ int keys_stage(int first_stage, int index) {
+  return first_stage + 2 * (index + max(index - kValuesBehind, 0));
+}
+__device__ __forceinline__ int values_stage(int first_stage, int index, int item_count) {
+  return first_stage + 2 * (index + min(index + kValuesBehind + 1, item_count));
+}
+
+// Stages that the operation takes in this block, from the next one on.
 __device__ __forceinline__ int attention_stages(const ProgramAttention& op, const StepRow& row, int first_stage) {
-  const AttentionItems items(op, row);
-  return first_stage % 2 + kItemStages * (items.end - items.first);
+  return first_stage % 2 + kItemStages * AttentionItems(op, row).count;
 }
 
 // The thread that copies. The cache must have what earlier launches wrote.
@@ -71,19 +90,20 @@ __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const
                                                RingFeeder& feeder) {
   const AttentionItems items(op, row);
   const unsigned bytes = static_cast<unsigned>(kChunkPositions * op.cache.head_dim * 2);
-  int unit = items.first / items.span.count;
-  int chunk = items.first - unit * items.span.count;
+  const auto place = [&](AttentionItem& item) {  // of the item, which becomes the next one
+    const CacheHead<std::uint16_t> cache = cache_head<std::uint16_t>(
+        op.cache, row.sequence, items.span.first_chunk + item.chunk, unit_at(op.units, item.unit).kv_head);
+    if (++item.chunk == items.span.count) item = {item.unit + 1, 0};
+    return cache;
+  };
+  AttentionItem of_keys = items.at(0);
+  AttentionItem of_values = of_keys;
   feeder.align();
   feeder.set_window(kAttentionWindow);
 #pragma unroll 1
-  for (int index = items.first; index < items.end; ++index) {
-    const CacheHead<std::uint16_t> cache = cache_head<std::uint16_t>(
-        op.cache, row.sequence, items.span.first_chunk + chunk, unit_at(op.units, unit).kv_head);
-    feeder.copy_double(cache.keys, bytes);
-    feeder.copy_double(cache.values, bytes);
-    if (++chunk < items.span.count) continue;
-    chunk = 0;
-    ++unit;
+  for (int index = 0; index < items.count + kValuesBehind; ++index) {
+    if (index < items.count) feeder.copy_double(place(of_keys).keys, bytes);
+    if (index >= kValuesBehind) feeder.copy_double(place(of_values).values, bytes);
   }
   feeder.set_window(product_window);
 }
@@ -171,15 +191,10 @@ struct Attention {
   }
 };
 
-struct AttentionItem {
-  int unit;
-  int chunk;
-};
-
 // Begins an item: queries where it is the group's first one of its unit, the row's own position where it has that.
 template <int kHeads>
 __device__ __forceinline__ void begin_item(const Attention& attention, const AttentionItem& item, bool begins_unit,
-                                           int stage) {
+                                           int keys_stage, int values_stage) {
   constexpr int kKeyWarp = 3;  // these two put the row's position in its place: they have the fewest queries
   constexpr int kValueWarp = 2;
   const ProgramAttention& op = attention.op;
@@ -191,7 +206,8 @@ __device__ __forceinline__ void begin_item(const Attention& attention, const Att
   if (has_own && (own.warp == kKeyWarp || own.warp == kValueWarp)) {
     const bool is_key = own.warp == kKeyWarp;
     put_own_position(op, attention.step, attention.ring, is_key ? OwnPart::key : OwnPart::value,
-                     is_key ? stage : stage + 2, unit.kv_head, unit.first_head == unit.kv_head * op.units.heads_per_kv,
+                     is_key ? keys_stage : values_stage, unit.kv_head,
+                     unit.first_head == unit.kv_head * op.units.heads_per_kv,
                      attention.weights() + (is_key ? 0 : kMaxProgramHeadDim));
   }
   float* queries = attention.queries();
@@ -255,26 +271,23 @@ __device__ __forceinline__ void weigh_values(const Attention& attention, const A
 template <int kHeads>
 __device__ __forceinline__ void attend_units(const Attention& attention, int first_stage) {
   const AttentionItems items(attention.op, attention.step.row);
-  const int group = ConsumerThread().group;
-  int left = items.end - items.first - group;
-  AttentionItem item;
-  item.unit = (items.first + group) / items.span.count;
-  item.chunk = items.first + group - item.unit * items.span.count;
-  int stage = (first_stage + 1) / 2 * 2 + kItemStages * group;
+  int index = ConsumerThread().group;
+  AttentionItem item = items.at(index);
   bool begins_unit = true;
 #pragma unroll 1
-  for (; left > 0; left -= kProgramGroups) {
-    begin_item<kHeads>(attention, item, begins_unit, stage);
-    attention.ring.wait_full(stage);
+  for (; index < items.count; index += kProgramGroups) {
+    const int keys = keys_stage(first_stage, index);
+    const int values = values_stage(first_stage, index, items.count);
+    begin_item<kHeads>(attention, item, begins_unit, keys, values);
+    attention.ring.wait_full(keys);
     dot_keys<std::uint16_t, kHeads>(ConsumerThread().own,
-                                    reinterpret_cast<const std::uint16_t*>(attention.ring.slot(stage)),
+                                    reinterpret_cast<const std::uint16_t*>(attention.ring.slot(keys)),
                                     attention.queries(), attention.op.cache.head_dim, attention.weights());
-    release_double(attention.ring, stage);
+    release_double(attention.ring, keys);
     attention.barrier();
     weigh_scores<kHeads>(attention, item);
     attention.barrier();
-    weigh_values<kHeads>(attention, item, stage + 2);
-    stage += kItemStages * kProgramGroups;
+    weigh_values<kHeads>(attention, item, values);
     begins_unit = false;
     const int count = attention.span().count;
     for (item.chunk += kProgramGroups; item.chunk >= count; item.chunk -= count) {
@@ -289,21 +302,22 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
 __device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
                                        int first_stage) {
   const Attention attention = {op, step, ring};
+  const int even_stage = (first_stage + 1) / 2 * 2;
   switch (op.units.unit_heads) {
     case 1:
-      return attend_units<1>(attention, first_stage);
+      return attend_units<1>(attention, even_stage);
     case 2:
-      return attend_units<2>(attention, first_stage);
+      return attend_units<2>(attention, even_stage);
     case 3:
     case 4:
-      return attend_units<4>(attention, first_stage);
+      return attend_units<4>(attention, even_stage);
     case 5:
-      return attend_units<5>(attention, first_stage);
+      return attend_units<5>(attention, even_stage);
     case 6:
     case 7:
-      return attend_units<7>(attention, first_stage);
+      return attend_units<7>(attention, even_stage);
     default:
-      return attend_units<8>(attention, first_stage);
+      return attend_units<8>(attention, even_stage);
   }
 }
 
