@@ -276,8 +276,9 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
   bool begins_unit = true;
 #pragma unroll 1
   for (; index < items.count; index += kProgramGroups) {
-    const int keys = keys_stage(first_stage, index);
-    const int values = values_stage(first_stage, index, items.count);
+    const int even_stage = (keep(first_stage) + 1) / 2 * 2;
+    const int keys = keys_stage(even_stage, index);
+    const int values = values_stage(even_stage, index, items.count);
     begin_item<kHeads>(attention, item, begins_unit, keys, values);
     attention.ring.wait_full(keys);
     dot_keys<std::uint16_t, kHeads>(ConsumerThread().own,
@@ -302,22 +303,21 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
 __device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
                                        int first_stage) {
   const Attention attention = {op, step, ring};
-  const int even_stage = (first_stage + 1) / 2 * 2;
   switch (op.units.unit_heads) {
     case 1:
-      return attend_units<1>(attention, even_stage);
+      return attend_units<1>(attention, first_stage);
     case 2:
-      return attend_units<2>(attention, even_stage);
+      return attend_units<2>(attention, first_stage);
     case 3:
     case 4:
-      return attend_units<4>(attention, even_stage);
+      return attend_units<4>(attention, first_stage);
     case 5:
-      return attend_units<5>(attention, even_stage);
+      return attend_units<5>(attention, first_stage);
     case 6:
     case 7:
-      return attend_units<7>(attention, even_stage);
+      return attend_units<7>(attention, first_stage);
     default:
-      return attend_units<8>(attention, even_stage);
+      return attend_units<8>(attention, first_stage);
   }
 }
 
