@@ -14,14 +14,21 @@
 namespace genai::cuda {
 namespace {
 
-struct ProgramShared {
-  UnitRange ranges[2][kMaxStreamOutputs];  // of consumers, of an operation and the next
-  UnitRange feeder_ranges[kMaxStreamOutputs];
-};
-static_assert(sizeof(ProgramShared) <= kProgramWorkBytes);
+// Of every operation the block's share of each output, worked out before the first begins.
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void plan_program(const RowProgram& program, UnitRange* ranges) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < program.op_count * kMaxStreamOutputs; i += kProgramThreads) {
+    const ProgramOp& op = program.ops[i / kMaxStreamOutputs];
+    if (op.kind != ProgramOpKind::product) continue;
+    plan_output<kFirst, kSecond>(op.product.shape, i % kMaxStreamOutputs, program.unit_strips,
+                                 static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), ranges + i);
+  }
+}
 
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void feed_program(const RowProgram& program, const ProgramRing& ring, UnitRange* ranges) {
+__device__ __forceinline__ void feed_program(const RowProgram& program, const ProgramRing& ring,
+                                             const UnitRange* ranges) {
   RingFeeder feeder(ring);
   feeder.set_window(program.window);
   StepRow row = {-1, -1, 0, 0};
@@ -29,7 +36,7 @@ __device__ __forceinline__ void feed_program(const RowProgram& program, const Pr
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
     if (op.kind == ProgramOpKind::product) {
-      feed_product<kFirst, kSecond>(op.product, program.unit_strips, ranges, feeder);
+      feed_product<kFirst, kSecond>(op.product, ranges + index * kMaxStreamOutputs, feeder);
       continue;
     }
     if (row.position < 0) {
@@ -82,9 +89,9 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
     const ProgramOp& op = program.ops[index];
     const unsigned generation = static_cast<unsigned>(index) + 1;
     if (op.kind == ProgramOpKind::product) {
-      ProgramShared* work = reinterpret_cast<ProgramShared*>(shared + program.layout.work);
+      const UnitRange* ranges = reinterpret_cast<const UnitRange*>(shared + program.layout.ranges);
       Consumer consumer = consumer_of(program, shared, progress);
-      consume_product<kFirst, kSecond>(op.product, generation, work->ranges[index & 1], consumer);
+      consume_product<kFirst, kSecond>(op.product, generation, ranges + index * kMaxStreamOutputs, consumer);
       progress.stage = consumer.stage;
       progress.finished = consumer.finished;
       continue;
@@ -106,12 +113,10 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   if (threadIdx.x < kRingBarriers) init_barrier(ring.full + threadIdx.x, 1);
   if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroupWarps);
   if (threadIdx.x < kRingBarriers) publish_barriers();
+  UnitRange* ranges = reinterpret_cast<UnitRange*>(shared + program.layout.ranges);
+  plan_program<kFirst, kSecond>(program, ranges);
   __syncthreads();
-  if (threadIdx.x >= kConsumerThreads) {
-    ProgramShared* work = reinterpret_cast<ProgramShared*>(shared + program.layout.work);
-    if (threadIdx.x == kConsumerThreads) feed_program<kFirst, kSecond>(program, ring, work->feeder_ranges);
-    return;
-  }
+  if (threadIdx.x >= kConsumerThreads) return feed_program<kFirst, kSecond>(program, ring, ranges);
   wait_for_previous_grid();
   const unsigned launch = program.handover.launches()[blockIdx.x];
   consume_program<kFirst, kSecond>(program, shared, launch);

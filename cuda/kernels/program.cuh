@@ -80,8 +80,6 @@ struct ProgramOp {
   };
 };
 
-inline constexpr int kProgramWorkBytes = 512;
-
 // Offsets in dynamic shared memory. The ring is at 0.
 struct ProgramLayout {
   int slot_bytes;
@@ -90,7 +88,7 @@ struct ProgramLayout {
   int sums;
   int staged;    // floats of a row that has a norm
   int exchange;  // [group][2][unit strips][8][kPartialStride] floats; the norm's partial sums before
-  int work;
+  int ranges;    // [operation][output] UnitRange
   int barriers;
   int total;
 };

@@ -224,12 +224,7 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
   const int head_dim = cache.head_dim;
   const int q_width = attention.head_count * head_dim;
   const int kv_width = cache.kv_head_count * head_dim;
-  if (rotate.row_count != 1 || attention.row_count != 1 || rotate.head_count != attention.head_count ||
-      rotate.q.address() != attention.q.address() || rotate.rows.address() != attention.rows.address() ||
-      rotate.cache.base.address() != cache.base.address() ||
-      rotate.cache.layer_offset_bytes != cache.layer_offset_bytes)
-    return false;
-  if (cache.type != CacheType::f16 || head_dim % 8 != 0 || head_dim > kMaxProgramHeadDim) return false;
+  if (!program_attention_serves(rotate, attention)) return false;
   Vector* const q = find(rotate.q.address(), q_width);
   Vector* const k = find(rotate.k.address(), kv_width);
   Vector* const v = find(rotate.v.address(), kv_width);
@@ -247,27 +242,13 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
   ProgramOp& op = program_->ops[index];
   op.kind = ProgramOpKind::attention;
   ProgramAttention& own = op.attention;
-  own = {};
+  own = program_attention(rotate, attention);
   own.q = read(rotate.q.address(), q_width);
   own.k = read(rotate.k.address(), kv_width);
   own.v = read(rotate.v.address(), kv_width);
-  own.q_norm = reinterpret_cast<const float*>(rotate.q_norm.address());
-  own.k_norm = reinterpret_cast<const float*>(rotate.k_norm.address());
-  own.table = reinterpret_cast<const float*>(rotate.table.address());
-  own.norm_epsilon = rotate.norm_epsilon;
-  own.rotated = rotate.rotated;
-  own.interleaved = rotate.interleaved;
-  own.head_count = attention.head_count;
-  own.units = head_units(attention.head_count, cache.kv_head_count);
-  own.scale = attention.scale;
-  own.window = attention.window;
-  own.soft_cap = attention.soft_cap;
-  own.chunk_capacity = chunk_capacity(attention.max_positions);
-  own.cache = cache;
   facts_.push_back({{}, {}, known});
   facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index));
   own.cells = write(attention.out.address(), q_width, 0);
-  own.q_out = reinterpret_cast<float*>(rotate.q.address());
   write(rotate.q.address(), q_width, 1);
   find(rotate.q.address(), q_width)->handed_over = false;
   has_attention_ = true;
@@ -285,17 +266,17 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   const int staged =
       (std::max(widest_normed_ * 4, has_attention_ ? kAttentionAreaBytes - vector : 0) + 127) / 128 * 128;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
-  const int work = (kProgramWorkBytes + 127) / 128 * 128;
+  const int ranges = program_->op_count * kMaxStreamOutputs * static_cast<int>(sizeof(UnitRange));
   const int barriers = (kRingBarriers + kRingSlots) * 8;
-  const int others = vector + staged + exchange + work + barriers;
+  const int others = vector + staged + exchange + ranges + barriers;
   layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
   layout.quants = kRingSlots * layout.slot_bytes;
   layout.scales = layout.quants + quants;
   layout.sums = layout.scales + scales;
   layout.staged = layout.sums + (sums ? scales : 0);
   layout.exchange = layout.staged + staged;
-  layout.work = layout.exchange + exchange;
-  layout.barriers = layout.work + work;
+  layout.ranges = layout.exchange + exchange;
+  layout.barriers = layout.ranges + ranges;
   layout.total = layout.barriers + barriers;
   return layout;
 }

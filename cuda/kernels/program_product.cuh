@@ -36,45 +36,45 @@ struct Round {
   }
 };
 
-// The block's share of every output, by one thread.
-template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void plan_outputs(const ProgramProduct& product, int unit_strips, UnitRange* ranges) {
-#pragma unroll 1
-  for (int output = 0; output < kMaxStreamOutputs; ++output)
-    plan_output<kFirst, kSecond>(product.shape, output, unit_strips, static_cast<int>(blockIdx.x),
-                                 static_cast<int>(gridDim.x), ranges + output);
-}
+// What a lane of the copying warp knows of one unit of a round.
+struct UnitCopies {
+  const TileBytes* source;
+  unsigned bytes;       // of a piece
+  unsigned last_bytes;  // of the last one
+  int pieces;
 
+  template <DType kFirst, DType kSecond>
+  __device__ __forceinline__ static UnitCopies of(const ProgramProduct& product, const UnitJob& job) {
+    const StreamOutput& output = product.shape.outputs[job.unit.output];
+    const int tile_bytes = tile_layout(output.second_type ? kSecond : kFirst).tile_bytes;
+    const int tiles = product.shape.tile_count;
+    return {output.weights + static_cast<std::int64_t>(job.unit.strip) * tiles * tile_bytes,
+            static_cast<unsigned>(job.unit.strips * job.piece_tiles * tile_bytes),
+            static_cast<unsigned>(job.unit.strips * (tiles - (job.pieces - 1) * job.piece_tiles) * tile_bytes),
+            job.pieces};
+  }
+};
+
+// By the whole copying warp: a lane works out each unit of a round, one copies.
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void feed_product(const ProgramProduct& product, int unit_strips, UnitRange* ranges,
+__device__ __forceinline__ void feed_product(const ProgramProduct& product, const UnitRange* ranges,
                                              RingFeeder& feeder) {
-  plan_outputs<kFirst, kSecond>(product, unit_strips, ranges);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const UnitList units(ranges);
 #pragma unroll 1
   for (int first = 0; first < units.count(); first += kProgramGroups) {
-    const Round round(units, first);
-    const int most = round.most();
-    const TileBytes* sources[kProgramGroups];
-    unsigned bytes[kProgramGroups];       // of a piece
-    unsigned last_bytes[kProgramGroups];  // of the last one
-#pragma unroll
-    for (int i = 0; i < kProgramGroups; ++i) {
-      const UnitJob job = units.job(first + i);
-      const StreamOutput& output = product.shape.outputs[job.unit.output];
-      const int tile_bytes = tile_layout(output.second_type ? kSecond : kFirst).tile_bytes;
-      sources[i] = output.weights + static_cast<std::int64_t>(job.unit.strip) * product.shape.tile_count * tile_bytes;
-      bytes[i] = static_cast<unsigned>(job.unit.strips * job.piece_tiles * tile_bytes);
-      last_bytes[i] = static_cast<unsigned>(
-          job.unit.strips * (product.shape.tile_count - (job.pieces - 1) * job.piece_tiles) * tile_bytes);
-    }
+    UnitCopies own = UnitCopies::of<kFirst, kSecond>(product, units.job(first + lane % kProgramGroups));
+    const int most = static_cast<int>(warp_max(static_cast<unsigned>(own.pieces)));
 #pragma unroll 1
     for (int piece = 0; piece < most; ++piece) {
+      const unsigned bytes = piece >= own.pieces ? 0 : piece + 1 == own.pieces ? own.last_bytes : own.bytes;
 #pragma unroll
       for (int i = 0; i < kProgramGroups; ++i) {
-        if (piece >= round.pieces[i]) continue;
-        feeder.copy(sources[i], piece + 1 == round.pieces[i] ? last_bytes[i] : bytes[i]);
-        sources[i] += bytes[i];
+        const unsigned unit_bytes = __shfl_sync(kFullWarp, bytes, i);
+        const std::uint64_t source = __shfl_sync(kFullWarp, reinterpret_cast<std::uint64_t>(own.source), i);
+        if (unit_bytes > 0) feeder.copy(reinterpret_cast<const void*>(source), unit_bytes);
       }
+      own.source += own.bytes;
     }
   }
 }
@@ -182,23 +182,15 @@ __device__ __forceinline__ void consume_program_unit(const ProgramProduct& produ
   if (finishes) finish_program_unit(product, consumer, generation, job.unit, exchange, before, bias);
 }
 
-// `ranges` is not read any more by whoever is in an earlier operation than the last.
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void consume_product(const ProgramProduct& product, unsigned generation, UnitRange* ranges,
-                                                Consumer& consumer) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  UnitRange range = {};
-  if (lane < kMaxStreamOutputs) {
-    plan_output<kFirst, kSecond>(product.shape, lane, consumer.unit_strips, static_cast<int>(blockIdx.x),
-                                 static_cast<int>(gridDim.x), &range);
-    if (threadIdx.x < kMaxStreamOutputs) ranges[lane] = range;
-  }
-  if (!__any_sync(kFullWarp, range.unit_count > 0)) return consumer_barrier();
+__device__ __forceinline__ void consume_product(const ProgramProduct& product, unsigned generation,
+                                                const UnitRange* ranges, Consumer& consumer) {
+  const UnitList units(ranges);
+  if (units.count() == 0) return;
   const VectorSource source(product.input, consumer.handover, consumer.launch);
   prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>(source, product.norm_weight, product.norm_epsilon,
                                                                       product.cols, consumer.row, consumer.staged);
   consumer_barrier();
-  const UnitList units(ranges);
 #pragma unroll 1
   for (int first = 0; first < units.count(); first += kProgramGroups) {
     const Round round(units, first);

@@ -32,10 +32,10 @@ struct ProgramRing {
   __device__ __forceinline__ void release(int stage) const { arrive(empty + (stage & (kRingSlots - 1))); }
 };
 
-// The thread that copies.
+// The warp that copies: all of its lanes call, one acts.
 class RingFeeder {
  public:
-  __device__ __forceinline__ explicit RingFeeder(const ProgramRing& ring) : ring_(ring) {}
+  __device__ __forceinline__ explicit RingFeeder(const ProgramRing& ring) : ring_(ring), acts_(threadIdx.x % 32 == 0) {}
 
   // At most so many stages on their way from now on.
   __device__ __forceinline__ void set_window(int stages) { window_ = stages; }
@@ -45,8 +45,10 @@ class RingFeeder {
     wait_empty(stage_);
     wait_window();
     SharedBarrier* full = ring_.full + (stage_ & (kRingBarriers - 1));
-    arrive_expecting(full, bytes);
-    bulk_load(ring_.slot(stage_), source, bytes, full, read_once_policy());
+    if (acts_) {
+      arrive_expecting(full, bytes);
+      bulk_load(ring_.slot(stage_), source, bytes, full, read_once_policy());
+    }
     ++stage_;
   }
 
@@ -54,7 +56,7 @@ class RingFeeder {
   __device__ __forceinline__ void copy_double(const void* source, unsigned bytes) {
     wait_empty(stage_ + 1);
     copy(source, bytes);
-    arrive(ring_.full + (stage_ & (kRingBarriers - 1)));
+    if (acts_) arrive(ring_.full + (stage_ & (kRingBarriers - 1)));
     ++stage_;
   }
 
@@ -62,8 +64,10 @@ class RingFeeder {
   __device__ __forceinline__ void align() {
     if (stage_ % 2 == 0) return;
     wait_empty(stage_);
-    arrive(ring_.full + (stage_ & (kRingBarriers - 1)));
-    for (int warp = 0; warp < kProgramGroupWarps; ++warp) ring_.release(stage_);
+    if (acts_) {
+      arrive(ring_.full + (stage_ & (kRingBarriers - 1)));
+      for (int warp = 0; warp < kProgramGroupWarps; ++warp) ring_.release(stage_);
+    }
     ++stage_;
   }
 
@@ -77,6 +81,7 @@ class RingFeeder {
   }
 
   ProgramRing ring_;
+  bool acts_;
   int stage_ = 0;
   int window_ = 4;
 };
