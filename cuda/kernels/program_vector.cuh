@@ -12,6 +12,9 @@ namespace genai::cuda {
 inline constexpr int kConsumerBarrier = 1;
 static_assert(kConsumerThreads == kVectorThreads);
 
+// Of the last group, which has the fewest units to finish.
+inline constexpr int kWatchingWarp = kConsumerThreads / kWarpLanes - 1;
+
 __device__ __forceinline__ void consumer_barrier() { named_barrier<kConsumerBarrier, kConsumerThreads>(); }
 
 // Where a program's input comes from.
@@ -45,6 +48,19 @@ __device__ __forceinline__ void take_quads(const VectorSource& source, int cols,
   }
 }
 
+// Waits until the vector is probably whole: its cells are looked at where each block's share ends, by one warp, so that
+// waiting does not take the memory's time. Whether the others are there is seen when they are read.
+__device__ __forceinline__ void watch_vector(const VectorSource& source, int cols) {
+  if (source.cells == nullptr) return;
+  const unsigned blocks = gridDim.x;
+  for (unsigned share = threadIdx.x % kWarpLanes + 1; share <= blocks; share += kWarpLanes) {
+    const int last = max(static_cast<int>(share * static_cast<unsigned>(cols) / blocks), 1) - 1;
+    while (look_at(source.cells + last).tag != source.tag) {
+    }
+  }
+  __syncwarp();
+}
+
 // Sum of squares of the staged row's elements i = thread (mod 256), ascending, by the first 256 threads.
 __device__ __forceinline__ float staged_square_partial(const float* staged, int cols) {
   float partial = 0.0f;
@@ -53,8 +69,8 @@ __device__ __forceinline__ float staged_square_partial(const float* staged, int 
   return partial;
 }
 
-// The row into shared memory. Nobody may still read what the last operation left there once any thread has passed
-// `before_writing`; the caller has a barrier before anyone reads.
+// The row into shared memory, once all consumers are through with the last operation; the caller has a barrier before
+// anyone reads.
 template <bool kSums>
 __device__ __forceinline__ void prepare_program_vector(const VectorSource& source, const float* norm_weight,
                                                        float norm_epsilon, int cols, const RowVector& row,
@@ -64,12 +80,10 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
   const int warp_first = thread / kWarpLanes * kTileWidth;
   const QuadPlace place(row);
   float4 quads[kVectorQuads];
-  if (norm_weight == nullptr) {
-    take_quads(source, cols, 4 * thread, quads);
-    consumer_barrier();
-  } else {
-    take_quads(source, cols, 4 * thread, quads);
-    consumer_barrier();
+  if (thread / kWarpLanes == kWatchingWarp) watch_vector(source, cols);
+  consumer_barrier();
+  take_quads(source, cols, 4 * thread, quads);
+  if (norm_weight != nullptr) {
 #pragma unroll
     for (int k = 0; k < kVectorQuads; ++k)
       if (4 * thread + k * kVectorStride < cols)
