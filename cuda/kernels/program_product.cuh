@@ -67,13 +67,8 @@ __device__ __forceinline__ void feed_product(const ProgramProduct& product, cons
     const int most = static_cast<int>(warp_max(static_cast<unsigned>(own.pieces)));
 #pragma unroll 1
     for (int piece = 0; piece < most; ++piece) {
-      const unsigned bytes = piece >= own.pieces ? 0 : piece + 1 == own.pieces ? own.last_bytes : own.bytes;
-#pragma unroll
-      for (int i = 0; i < kProgramGroups; ++i) {
-        const unsigned unit_bytes = __shfl_sync(kFullWarp, bytes, i);
-        const std::uint64_t source = __shfl_sync(kFullWarp, reinterpret_cast<std::uint64_t>(own.source), i);
-        if (unit_bytes > 0) feeder.copy(reinterpret_cast<const void*>(source), unit_bytes);
-      }
+      const int left = own.pieces - piece;
+      feeder.copy_each(own.source, left > 1 ? own.bytes : left == 1 ? own.last_bytes : 0, kProgramGroups);
       own.source += own.bytes;
     }
   }

@@ -32,56 +32,88 @@ struct ProgramRing {
   __device__ __forceinline__ void release(int stage) const { arrive(empty + (stage & (kRingSlots - 1))); }
 };
 
-// The warp that copies: all of its lanes call, one acts.
+// The warp that copies. It is one warp among seventeen and gets an instruction in every few cycles, so a copy must not
+// take many: addresses in shared memory are 32 bits wide here, and lanes act one after the other in a loop.
 class RingFeeder {
  public:
-  __device__ __forceinline__ explicit RingFeeder(const ProgramRing& ring) : ring_(ring), acts_(threadIdx.x % 32 == 0) {}
+  __device__ __forceinline__ explicit RingFeeder(const ProgramRing& ring)
+      : slots_(shared_address(ring.slots)),
+        full_(shared_address(ring.full)),
+        empty_(shared_address(ring.empty)),
+        slot_bytes_(ring.slot_bytes),
+        policy_(read_once_policy()) {}
 
   // At most so many stages on their way from now on.
   __device__ __forceinline__ void set_window(int stages) { window_ = stages; }
 
-  // One stage of up to a slot.
-  __device__ __forceinline__ void copy(const void* source, unsigned bytes) {
-    wait_empty(stage_);
-    wait_window();
-    SharedBarrier* full = ring_.full + (stage_ & (kRingBarriers - 1));
-    if (acts_) {
-      arrive_expecting(full, bytes);
-      bulk_load(ring_.slot(stage_), source, bytes, full, read_once_policy());
+  // By all lanes: a stage for each of the first `lanes` lanes that has bytes, in the order of the lanes.
+  __device__ __forceinline__ void copy_each(const void* source, unsigned bytes, int lanes) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const bool acts = lane < lanes && bytes > 0;
+    const unsigned acting = __ballot_sync(0xffffffffu, acts);
+    const int stage = stage_ + __popc(acting & ((1u << lane) - 1));
+#pragma unroll 1
+    for (int turn = 0; turn < lanes; ++turn) {
+      if (acts && lane == turn) {
+        wait_empty(stage);
+        if (stage >= window_) wait_shared(full_address(stage - window_), full_parity(stage - window_));
+        load_stage(stage, source, bytes);
+      }
+      __syncwarp();
     }
-    ++stage_;
+    stage_ += __popc(acting);
   }
 
-  // Two stages, the first even, whose slots are used as one: the second is complete at once.
+  // By all lanes: two stages, the first even, whose slots are used as one; the second is complete at once.
   __device__ __forceinline__ void copy_double(const void* source, unsigned bytes) {
-    wait_empty(stage_ + 1);
-    copy(source, bytes);
-    if (acts_) arrive(ring_.full + (stage_ & (kRingBarriers - 1)));
-    ++stage_;
+    if (threadIdx.x % 32 == 0) {
+      wait_empty(stage_);
+      wait_empty(stage_ + 1);
+      if (stage_ >= window_) wait_shared(full_address(stage_ - window_), full_parity(stage_ - window_));
+      load_stage(stage_, source, bytes);
+      arrive_shared(full_address(stage_ + 1));
+    }
+    __syncwarp();
+    stage_ += 2;
   }
 
   // Makes the next stage an even one.
   __device__ __forceinline__ void align() {
     if (stage_ % 2 == 0) return;
-    wait_empty(stage_);
-    if (acts_) {
-      arrive(ring_.full + (stage_ & (kRingBarriers - 1)));
-      for (int warp = 0; warp < kProgramGroupWarps; ++warp) ring_.release(stage_);
+    if (threadIdx.x % 32 == 0) {
+      wait_empty(stage_);
+      arrive_shared(full_address(stage_));
+      for (int warp = 0; warp < kProgramGroupWarps; ++warp) arrive_shared(empty_address(stage_));
     }
+    __syncwarp();
     ++stage_;
   }
 
  private:
-  __device__ __forceinline__ void wait_empty(int stage) const {
-    if (stage >= kRingSlots)
-      wait_phase(ring_.empty + (stage & (kRingSlots - 1)), static_cast<unsigned>(stage / kRingSlots - 1) & 1u);
+  __device__ __forceinline__ unsigned full_address(int stage) const {
+    return full_ + (static_cast<unsigned>(stage) & (kRingBarriers - 1)) * 8;
   }
-  __device__ __forceinline__ void wait_window() const {
-    if (stage_ >= window_) ring_.wait_full(stage_ - window_);
+  __device__ __forceinline__ static unsigned full_parity(int stage) {
+    return static_cast<unsigned>(stage) / kRingBarriers & 1u;
+  }
+  __device__ __forceinline__ unsigned empty_address(int stage) const {
+    return empty_ + (static_cast<unsigned>(stage) & (kRingSlots - 1)) * 8;
+  }
+  __device__ __forceinline__ void wait_empty(int stage) const {
+    if (stage >= kRingSlots) wait_shared(empty_address(stage), (static_cast<unsigned>(stage) / kRingSlots & 1u) ^ 1u);
+  }
+  __device__ __forceinline__ void load_stage(int stage, const void* source, unsigned bytes) const {
+    const unsigned slot =
+        slots_ + (static_cast<unsigned>(stage) & (kRingSlots - 1)) * static_cast<unsigned>(slot_bytes_);
+    expect_shared(full_address(stage), bytes);
+    bulk_load_shared(slot, source, bytes, full_address(stage), policy_);
   }
 
-  ProgramRing ring_;
-  bool acts_;
+  unsigned slots_;
+  unsigned full_;
+  unsigned empty_;
+  int slot_bytes_;
+  std::uint64_t policy_;
   int stage_ = 0;
   int window_ = 4;
 };

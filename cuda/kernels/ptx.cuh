@@ -60,21 +60,25 @@ __device__ __forceinline__ void publish_barriers() {
 #endif
 }
 
-__device__ __forceinline__ void arrive(SharedBarrier* barrier) {
+// The same by the address in shared memory, for whoever has it: 32 bits, nothing to convert.
+__device__ __forceinline__ void arrive_shared(unsigned barrier) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
+__device__ __forceinline__ void arrive(SharedBarrier* barrier) { arrive_shared(shared_address(barrier)); }
 
-__device__ __forceinline__ void arrive_expecting(SharedBarrier* barrier, unsigned bytes) {
+__device__ __forceinline__ void expect_shared(unsigned barrier, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
+}
+__device__ __forceinline__ void arrive_expecting(SharedBarrier* barrier, unsigned bytes) {
+  expect_shared(shared_address(barrier), bytes);
 }
 
 // Returns when the phase of this parity is over.
-__device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned parity) {
+__device__ __forceinline__ void wait_shared(unsigned barrier, unsigned parity) {
 #if __CUDA_ARCH__ >= 900
   unsigned done;
   do {
@@ -83,10 +87,13 @@ __device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned pari
         " mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
         " selp.u32 %0, 1, 0, complete;\n}"
         : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
+        : "r"(barrier), "r"(parity)
         : "memory");
   } while (done == 0);
 #endif
+}
+__device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned parity) {
+  wait_shared(shared_address(barrier), parity);
 }
 
 // ---- bulk copies ---------------------------------------------------------------------------------------------------
@@ -110,15 +117,19 @@ __device__ __forceinline__ std::uint64_t read_often_policy() {
 }
 
 // Addresses and size are multiples of 16; the bytes count towards `barrier`.
-__device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, SharedBarrier* barrier,
-                                          std::uint64_t policy) {
+__device__ __forceinline__ void bulk_load_shared(unsigned shared, const void* global, unsigned bytes, unsigned barrier,
+                                                 std::uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-          "r"(shared_address(shared)),
-      "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 #endif
+}
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, unsigned bytes, SharedBarrier* barrier,
+                                          std::uint64_t policy) {
+  bulk_load_shared(shared_address(shared), global, bytes, shared_address(barrier), policy);
 }
 
 // A copy that the requesting thread itself waits for.
