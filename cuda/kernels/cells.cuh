@@ -1,7 +1,12 @@
-// cells.cuh - vectors handed over between blocks of a running kernel, in cells of a value and a tag. A cell is written
-// and read in one access, so whoever sees the tag has the value: readers ask again until the tag is there. Tags are
-// never used twice: they hold the generation of a vector within a launch and the number of the launch, which every
-// block keeps in a word of its own.
+// cells.cuh - how blocks of a running kernel hand results to each other, without a fence or a flag.
+//
+// Vectors are handed over as words: the bits of a value, turned so that a word of zeros is none (no operation gives
+// that NaN). A vector's generations take three places in turn: whoever writes one clears the one before, which nobody
+// reads any more, and which is written again two generations later. A launch uses one of two regions of words, by its
+// number, and clears the other for the next. What chunks of positions leave behind is handed over in cells of a value
+// and a tag, written and read in one access: there is too much of it to be cleared. Tags are never used twice: they
+// hold the operation and the number of the launch, which every block keeps in a word of its own. In both cases readers
+// ask again until what they see is there.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -17,73 +22,76 @@ struct alignas(8) Cell {
   unsigned tag;
 };
 
-// Memory for one stream's programs, zero before the first: a word for each block, cells of vectors, then what chunks of
-// positions leave behind.
+// Memory for one stream's programs, zero before the first.
 struct HandoverMemory {
   static constexpr int kMaxBlocks = 1024;
-  static constexpr int kVectorCells = 128 * 1024;
-  static constexpr std::size_t kPartialOffset = kMaxBlocks * sizeof(unsigned) + kVectorCells * sizeof(Cell);
+  static constexpr int kPlaces = 3;  // of a vector
+  static constexpr int kRegionWords = kPlaces * 128 * 1024;
+  static constexpr std::size_t kPartialOffset = (kMaxBlocks + 2 * kRegionWords) * sizeof(unsigned);
 
   unsigned char* base;
 
   __host__ __device__ unsigned* launches() const { return reinterpret_cast<unsigned*>(base); }
-  __host__ __device__ Cell* cells() const { return reinterpret_cast<Cell*>(base + kMaxBlocks * sizeof(unsigned)); }
+  __host__ __device__ unsigned* words(unsigned launch) const {
+    return reinterpret_cast<unsigned*>(base) + kMaxBlocks + launch % 2 * kRegionWords;
+  }
   __host__ __device__ Cell* partials() const { return reinterpret_cast<Cell*>(base + kPartialOffset); }
 };
+
+// ---- words ---------------------------------------------------------------------------------------------------------
+
+inline constexpr unsigned kNoWord = 0;
+inline constexpr unsigned kTurn = 0x7ff5a5a5u;
+inline constexpr unsigned kZeroWord = kTurn;  // of 0.0f
+
+__device__ __forceinline__ float word_value(unsigned word) { return bits_float(word ^ kTurn); }
+
+__device__ __forceinline__ void store_word(unsigned* at, unsigned word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
+}
+__device__ __forceinline__ void hand_over(unsigned* at, float value) { store_word(at, float_bits(value) ^ kTurn); }
+
+// Looks where `wanted`, without a branch: many of these are on their way at once.
+__device__ __forceinline__ void look_at_word(unsigned& seen, const unsigned* at, bool wanted) {
+  asm volatile(
+      "{\n .reg .pred wanted;\n"
+      " setp.ne.u32 wanted, %2, 0;\n"
+      " @wanted ld.relaxed.gpu.global.u32 %0, [%1];\n}"
+      : "+r"(seen)
+      : "l"(at), "r"(static_cast<unsigned>(wanted))
+      : "memory");
+}
+
+// Waits for the word.
+__device__ __forceinline__ float take_word(const unsigned* at) {
+  unsigned seen = kNoWord;
+  while (seen == kNoWord) look_at_word(seen, at, true);
+  return word_value(seen);
+}
+
+// Four neighbours, the first at an address that is a multiple of 16.
+__device__ __forceinline__ void look_at_four(uint4& seen, const unsigned* at, bool wanted) {
+  asm volatile(
+      "{\n .reg .pred wanted;\n"
+      " setp.ne.u32 wanted, %5, 0;\n"
+      " @wanted ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(seen.x), "+r"(seen.y), "+r"(seen.z), "+r"(seen.w)
+      : "l"(at), "r"(static_cast<unsigned>(wanted))
+      : "memory");
+}
+__device__ __forceinline__ bool has_all(const uint4& seen) {
+  return seen.x != kNoWord && seen.y != kNoWord && seen.z != kNoWord && seen.w != kNoWord;
+}
+__device__ __forceinline__ float4 word_values(const uint4& seen) {
+  return make_float4(word_value(seen.x), word_value(seen.y), word_value(seen.z), word_value(seen.w));
+}
+
+// ---- cells ---------------------------------------------------------------------------------------------------------
 
 inline constexpr int kGenerationBits = 8;
 
 __device__ __forceinline__ unsigned cell_tag(unsigned launch, unsigned generation) {
   return launch << kGenerationBits | generation;
-}
-
-__device__ __forceinline__ void publish(Cell* cell, float value, unsigned tag) {
-  const std::uint64_t word = std::uint64_t{tag} << 32 | float_bits(value);
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(cell), "l"(word) : "memory");
-}
-
-__device__ __forceinline__ Cell look_at(const Cell* cell) {
-  std::uint64_t word;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(cell) : "memory");
-  return {bits_float(static_cast<unsigned>(word)), static_cast<unsigned>(word >> 32)};
-}
-
-// Four neighbours, the first at an address that is a multiple of 16, each read in one access.
-struct CellQuad {
-  float value[4];
-  unsigned tag[4];
-
-  __device__ __forceinline__ bool has(unsigned wanted) const {
-    return tag[0] == wanted && tag[1] == wanted && tag[2] == wanted && tag[3] == wanted;
-  }
-  // Zeros, and as if they had been read, until they are.
-  __device__ __forceinline__ void clear(unsigned wanted) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      value[i] = 0.0f;
-      tag[i] = wanted;
-    }
-  }
-  __device__ __forceinline__ void look_at(const Cell* cells, bool wanted) {
-    asm volatile(
-        "{\n .reg .pred wanted;\n .reg .u64 a, b, c, d;\n"
-        " setp.ne.u32 wanted, %9, 0;\n"
-        " mov.b64 a, {%0, %4};\n mov.b64 b, {%1, %5};\n mov.b64 c, {%2, %6};\n mov.b64 d, {%3, %7};\n"
-        " @wanted ld.relaxed.gpu.global.v2.u64 {a, b}, [%8];\n"
-        " @wanted ld.relaxed.gpu.global.v2.u64 {c, d}, [%8 + 16];\n"
-        " mov.b64 {%0, %4}, a;\n mov.b64 {%1, %5}, b;\n mov.b64 {%2, %6}, c;\n mov.b64 {%3, %7}, d;\n}"
-        : "+f"(value[0]), "+f"(value[1]), "+f"(value[2]), "+f"(value[3]), "+r"(tag[0]), "+r"(tag[1]), "+r"(tag[2]),
-          "+r"(tag[3])
-        : "l"(cells), "r"(static_cast<unsigned>(wanted))
-        : "memory");
-  }
-};
-
-// Waits for the cell's tag.
-__device__ __forceinline__ float take(const Cell* cell, unsigned tag) {
-  Cell seen = look_at(cell);
-  while (seen.tag != tag) seen = look_at(cell);
-  return seen.value;
 }
 
 // A cell as it is read: many on their way at once stay in pairs of registers, which taking them apart would wait for.

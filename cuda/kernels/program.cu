@@ -67,7 +67,7 @@ __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsig
   float* exchange = reinterpret_cast<float*>(shared + layout.exchange);
   Consumer consumer;
   consumer.ring = ring_of(program, shared);
-  consumer.handover = program.handover;
+  consumer.words = program.handover.words(progress.launch);
   consumer.row = {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
                   reinterpret_cast<float*>(shared + layout.sums), exchange};
   consumer.staged = reinterpret_cast<float*>(shared + layout.staged);
@@ -75,7 +75,6 @@ __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsig
   consumer.warp_in_group = warp % kProgramGroupWarps;
   consumer.unit_strips = program.unit_strips;
   consumer.exchange = exchange + consumer.group * 2 * program.unit_strips * kStripRows * kPartialStride;
-  consumer.launch = progress.launch;
   consumer.stage = progress.stage;
   consumer.finished = progress.finished;
   return consumer;
@@ -91,7 +90,7 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
     if (op.kind == ProgramOpKind::product) {
       const UnitRange* ranges = reinterpret_cast<const UnitRange*>(shared + program.layout.ranges);
       Consumer consumer = consumer_of(program, shared, progress);
-      consume_product<kFirst, kSecond>(op.product, generation, ranges + index * kMaxStreamOutputs, consumer);
+      consume_product<kFirst, kSecond>(op.product, ranges + index * kMaxStreamOutputs, consumer);
       progress.stage = consumer.stage;
       progress.finished = consumer.finished;
       continue;
@@ -120,6 +119,11 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   wait_for_previous_grid();
   const unsigned launch = program.handover.launches()[blockIdx.x];
   consume_program<kFirst, kSecond>(program, shared, launch);
+  // The words of the last launch are those of the next.
+  uint4* others = reinterpret_cast<uint4*>(program.handover.words(launch + 1));
+  for (int i = static_cast<int>(blockIdx.x) * kConsumerThreads + static_cast<int>(threadIdx.x);
+       i < HandoverMemory::kRegionWords / 4; i += static_cast<int>(gridDim.x) * kConsumerThreads)
+    others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
   consumer_barrier();
   if (threadIdx.x == 0) program.handover.launches()[blockIdx.x] = launch + 1;
 }

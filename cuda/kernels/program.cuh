@@ -5,10 +5,10 @@
 // end: products, and attention with the rotation ahead of it. One warp of a block copies weights, keys and values into
 // a ring in shared memory in the order of the list and never waits for an operation to begin, so that the memory works
 // while vectors are handed over; sixteen warps consume. What an operation writes and a later one of the same program
-// reads is handed over in cells of eight bytes, a value and a tag (program_cells.cuh): no barrier of the grid, no
-// fence, no flag. Cells of a vector are used again by its next generation. No block can write those while another still
-// reads the last one: whoever reads a vector writes something that every block waits for before the next generation
-// begins. All blocks must be there at the same time: one a multiprocessor, and nothing that waits for them before them.
+// reads is handed over from block to block (cells.cuh): no barrier of the grid, no fence, no flag. No block can write
+// a vector's next generation while another still reads the last one: whoever reads a vector writes something that every
+// block waits for before (program_builder.cuh). All blocks must be there at the same time: one a multiprocessor, and
+// nothing that waits for them before them.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -24,18 +24,22 @@ inline constexpr int kProgramGroupWarps = 4;
 inline constexpr int kConsumerThreads = kProgramGroups * kProgramGroupWarps * 32;
 inline constexpr int kProgramThreads = kConsumerThreads + 32;
 
+// A vector that an operation writes.
+struct ProgramOutput {
+  int words;    // index of its first word; negative: not handed over
+  int before;   // of the last generation, which is cleared; negative: there is none
+  bool stores;  // this is the last one, which must be in memory in the end
+};
+
 // A vector that an operation reads: in memory from before the program, or handed over inside of it.
 struct ProgramInput {
   const float* values;
-  int cells;            // index of its first cell
-  unsigned generation;  // 0: in `values`
+  int words;  // index of its first word; negative: in `values`
 };
 
 struct ProgramProduct {
-  StreamShape shape;               // stage_bytes: a slot of the ring
-  int cells[kMaxStreamOutputs];    // the first; -1: not handed over
-  bool stores[kMaxStreamOutputs];  // the last generation of a vector, which must be in memory in the end
-  unsigned before;                 // of what Epilogue::add adds to: its generation, 0: in `out`
+  StreamShape shape;  // stage_bytes: a slot of the ring
+  ProgramOutput outputs[kMaxStreamOutputs];
   ProgramInput input;
   const float* norm_weight;  // null: none
   float norm_epsilon;
@@ -54,9 +58,9 @@ struct ProgramAttention {
   const float* table;
   float* q_out;  // rotated queries, where RotateArgs wants them
   float* out;
-  int cells;       // of out
-  int partials;    // the first cell of what chunks leave behind (program_partials.cuh)
-  bool stores[2];  // out, q_out: as in ProgramProduct
+  ProgramOutput output;  // `out`
+  bool stores_q;
+  int partials;  // the first cell of what chunks leave behind (program_partials.cuh)
   float norm_epsilon;
   int rotated;
   bool interleaved;

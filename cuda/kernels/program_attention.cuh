@@ -46,6 +46,7 @@ struct AttentionStep {
   unsigned generation;  // of what the operation writes
   unsigned char* area;  // kAttentionAreaBytes of shared memory
 
+  __device__ __forceinline__ unsigned* words() const { return handover.words(launch); }
   __device__ __forceinline__ unsigned tag() const { return cell_tag(launch, generation); }
 };
 
@@ -128,7 +129,7 @@ __device__ __forceinline__ void put_own_position(const ProgramAttention& op, con
   const int slot = step.row.position % kChunkPositions;
   const HeadTurn turn(op, is_key ? op.k_norm : nullptr, step.row.position);
   const ProgramInput input = is_key ? op.k : op.v;
-  take_heads<1>(input, step.handover.cells(), step.launch, kv_head * head_dim, 0, 1, head_dim, staged, 0);
+  take_heads<1>(step.words() + input.words, kv_head * head_dim, 0, 1, head_dim, staged, 0);
   if (is_key) turn(op, staged);
   __syncwarp();
   const CacheHead<std::uint16_t> cache =
@@ -155,8 +156,8 @@ __device__ __forceinline__ void turn_queries(const ProgramAttention& op, const A
   const int count = (unit.head_count - warp + kGroupWarps - 1) / kGroupWarps;
   const HeadTurn turn(op, op.q_norm, step.row.position);
   float* own = queries + warp * op.cache.head_dim;
-  take_heads<kRounds>(op.q, step.handover.cells(), step.launch, (unit.first_head + warp) * op.cache.head_dim, stride,
-                      count, op.cache.head_dim, own, stride);
+  take_heads<kRounds>(step.words() + op.q.words, (unit.first_head + warp) * op.cache.head_dim, stride, count,
+                      op.cache.head_dim, own, stride);
 #pragma unroll 1
   for (int round = 0; round < count; ++round) turn(op, own + round * stride);
 }
@@ -213,7 +214,7 @@ __device__ __forceinline__ void begin_item(const Attention& attention, const Att
   float* queries = attention.queries();
   if (begins_unit) turn_queries<kHeads>(op, attention.step, unit, own.warp, queries);
   attention.barrier();
-  if (!has_own || !op.stores[1]) return;
+  if (!has_own || !op.stores_q) return;
   const int elements = unit.head_count * op.cache.head_dim;
   float* out = op.q_out + unit.first_head * op.cache.head_dim;
   for (int i = own.warp * kWarpLanes + own.lane; i < elements; i += kGroupThreads) out[i] = queries[i];

@@ -54,10 +54,11 @@ class ProgramBuilder {
   struct Vector {
     std::uint64_t address;
     int width;
-    int cells;
     unsigned generation;  // 0: from before the program
     int output;           // of the operation that wrote it
-    bool handed_over;     // this generation is in cells
+    bool handed_over;     // this generation
+    int first_place;      // of its words; negative: it has none
+    int place;            // that of the last generation handed over; negative: there is none
     std::vector<int> readers;
 
     std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
@@ -71,7 +72,7 @@ class ProgramBuilder {
   VectorSet known_behind(const Vector* input) const;
   bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
   ProgramInput read(std::uint64_t address, int width);
-  int write(std::uint64_t address, int width, int output);
+  ProgramOutput write(std::uint64_t address, int width, int output, bool hands_over);
   bool takes_handover(DevicePtr<std::byte> handover);
   bool takes_types(const MatmulArgs& args);
   ProgramLayout layout(int unit_strips) const;
@@ -82,7 +83,7 @@ class ProgramBuilder {
   std::unique_ptr<RowProgram> program_;
   std::vector<OpFacts> facts_;  // an operation each
   std::vector<Vector> vectors_;
-  int used_cells_ = 0;
+  int used_words_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
   bool has_attention_ = false;
@@ -123,29 +124,39 @@ inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool add
 inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
   Vector* vector = find(address, width);
   if (vector == nullptr) {
-    vectors_.push_back({address, width, -1, 0, 0, false, {}});
+    vectors_.push_back({address, width, 0, 0, false, -1, -1, {}});
     vector = &vectors_.back();
   }
   vector->readers.push_back(program_->op_count - 1);
-  return {reinterpret_cast<const float*>(address), vector->cells, vector->generation};
+  return {reinterpret_cast<const float*>(address), vector->handed_over ? vector->place : -1};
 }
 
-// The next generation, by the youngest operation; returns its first cell, -1 where there is no room for cells.
-inline int ProgramBuilder::write(std::uint64_t address, int width, int output) {
+// The next generation, by the youngest operation.
+inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int output, bool hands_over) {
   Vector* vector = find(address, width);
   if (vector == nullptr) {
-    vectors_.push_back({address, width, -1, 0, 0, false, {}});
+    vectors_.push_back({address, width, 0, 0, false, -1, -1, {}});
     vector = &vectors_.back();
   }
-  if (const int cells = (width + 3) / 4 * 4; vector->cells < 0 && used_cells_ + cells <= HandoverMemory::kVectorCells) {
-    vector->cells = used_cells_;  // quads of cells are read together
-    used_cells_ += cells;
+  const int words = (width + 3) / 4 * 4;  // quads are read together
+  if (hands_over && vector->first_place < 0 &&
+      used_words_ + HandoverMemory::kPlaces * words <= HandoverMemory::kRegionWords) {
+    vector->first_place = used_words_;
+    used_words_ += HandoverMemory::kPlaces * words;
+  }
+  ProgramOutput written = {-1, -1, false};
+  if (hands_over && vector->first_place >= 0) {
+    written.before = vector->place;
+    const int places = HandoverMemory::kPlaces * words;
+    vector->place = vector->place < 0 ? vector->first_place
+                                      : vector->first_place + (vector->place - vector->first_place + words) % places;
+    written.words = vector->place;
   }
   vector->generation = static_cast<unsigned>(program_->op_count);
   vector->output = output;
-  vector->handed_over = vector->cells >= 0;
+  vector->handed_over = written.words >= 0;
   vector->readers.clear();
-  return vector->cells;
+  return written;
 }
 
 inline bool ProgramBuilder::takes_handover(DevicePtr<std::byte> handover) {
@@ -208,9 +219,7 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
     product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
     facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
     facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
-    if (const Vector* before = find(output.out.address(), width); adds && before != nullptr)
-      product.before = before->generation;
-    product.cells[i] = write(output.out.address(), width, i);
+    product.outputs[i] = write(output.out.address(), width, i, true);
   }
   widest_ = std::max(widest_, cols);
   if (product.norm_weight != nullptr) widest_normed_ = std::max(widest_normed_, cols);
@@ -248,9 +257,8 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
   own.v = read(rotate.v.address(), kv_width);
   facts_.push_back({{}, {}, known});
   facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index));
-  own.cells = write(attention.out.address(), q_width, 0);
-  write(rotate.q.address(), q_width, 1);
-  find(rotate.q.address(), q_width)->handed_over = false;
+  own.output = write(attention.out.address(), q_width, 0, true);
+  write(rotate.q.address(), q_width, 1, false);
   has_attention_ = true;
   return true;
 }
@@ -314,9 +322,9 @@ inline const RowProgram& ProgramBuilder::finish() {
     if (vector.generation == 0) continue;
     ProgramOp& op = program_->ops[vector.generation - 1];
     if (op.kind == ProgramOpKind::product)
-      op.product.stores[vector.output] = true;
+      op.product.outputs[vector.output].stores = true;
     else
-      op.attention.stores[vector.output] = true;
+      (vector.output == 0 ? op.attention.output.stores : op.attention.stores_q) = true;
   }
   return *program_;
 }

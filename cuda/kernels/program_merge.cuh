@@ -152,8 +152,10 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
     if (warp == 0) {
       const float out = add_chunks(chunk_count, places);
       if (dim < head_dim) {
-        if (op.cells >= 0) publish(step.handover.cells() + op.cells + head * head_dim + dim, out, tag);
-        if (op.stores[0]) op.out[head * head_dim + dim] = out;
+        const int place = head * head_dim + dim;
+        if (op.output.words >= 0) hand_over(step.words() + op.output.words + place, out);
+        if (op.output.before >= 0) store_word(step.words() + op.output.before + place, kNoWord);
+        if (op.output.stores) op.out[place] = out;
       }
     } else if (warp == 1) {
       bring_weights(cells.sum(head, 0), chunk_count, tag, places);

@@ -77,11 +77,10 @@ __device__ __forceinline__ void feed_product(const ProgramProduct& product, cons
 // Where a group works, and how far it is.
 struct Consumer {
   ProgramRing ring;
-  HandoverMemory handover;
+  unsigned* words;  // of the launch
   RowVector row;
   float* staged;
   float* exchange;  // [2][unit strips][8][kPartialStride], of this group
-  unsigned launch;
   int unit_strips;
   int group;
   int warp_in_group;
@@ -89,16 +88,15 @@ struct Consumer {
   int finished = 0;
 };
 
-// Adds the partials of a unit, one row a lane; stores the outputs and hands them over.
+// Adds the partials of a unit, one row a lane; hands the outputs over and stores those that are the last.
 __device__ __forceinline__ void finish_program_unit(const ProgramProduct& product, const Consumer& consumer,
-                                                    unsigned generation, const RowUnit& unit, const float* partials,
-                                                    float before, float bias) {
+                                                    const RowUnit& unit, const float* partials, float before,
+                                                    float bias) {
   const StreamOutput& output = product.shape.outputs[unit.output];
+  const ProgramOutput& vector = product.outputs[unit.output];
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int row = unit.strip * kStripRows + lane;
   const bool active = lane < unit.strips * kStripRows && row < output.rows;
-  Cell* cells = consumer.handover.cells() + product.cells[unit.output];
-  const unsigned tag = cell_tag(consumer.launch, generation);
   float y = 0.0f;
   if (active) {
     y = sum_of_partials(partials + lane * kPartialStride);
@@ -116,17 +114,19 @@ __device__ __forceinline__ void finish_program_unit(const ProgramProduct& produc
   }
   if (!stores) return;
   y = apply_soft_cap(y, product.soft_cap);
-  if (product.cells[unit.output] >= 0) publish(cells + place, y, tag);
-  if (product.stores[unit.output]) output.out[place] = y;
+  if (vector.words >= 0) hand_over(consumer.words + vector.words + place, y);
+  if (vector.before >= 0) store_word(consumer.words + vector.before + place, kNoWord);
+  if (vector.stores) output.out[place] = y;
 }
 
 // One unit of `consumer`'s group, the round's number `consumer.group`.
 template <DType kType>
 __device__ __forceinline__ void consume_program_unit(const ProgramProduct& product, const UnitJob& job,
-                                                     const Round& round, unsigned generation, Consumer& consumer) {
+                                                     const Round& round, Consumer& consumer) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const StreamOutput& output = product.shape.outputs[job.unit.output];
+  const ProgramOutput& vector = product.outputs[job.unit.output];
   float* exchange = consumer.exchange + consumer.finished % 2 * (consumer.unit_strips * kStripRows * kPartialStride);
   float* own = exchange + lane / 4 * kPartialStride + 8 * consumer.warp_in_group + 2 * (lane % 4);
   const bool finishes = consumer.finished % kProgramGroupWarps == consumer.warp_in_group;
@@ -139,9 +139,7 @@ __device__ __forceinline__ void consume_program_unit(const ProgramProduct& produ
     if (lane < job.unit.strips * kStripRows && row < output.rows) {
       if (output.bias != nullptr) bias = output.bias[row];
       if (product.epilogue == Epilogue::add)
-        before = product.before == 0 ? output.out[row]
-                                     : take(consumer.handover.cells() + product.cells[job.unit.output] + row,
-                                            cell_tag(consumer.launch, product.before));
+        before = vector.before < 0 ? output.out[row] : take_word(consumer.words + vector.before + row);
     }
   }
   OctetInput input(consumer.row, consumer.warp_in_group);
@@ -174,16 +172,16 @@ __device__ __forceinline__ void consume_program_unit(const ProgramProduct& produ
   *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
   // A warp that still adds up the unit before last cannot be here: it passed the last unit's barrier after it.
   program_group_barrier(consumer.group);
-  if (finishes) finish_program_unit(product, consumer, generation, job.unit, exchange, before, bias);
+  if (finishes) finish_program_unit(product, consumer, job.unit, exchange, before, bias);
 }
 
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void consume_product(const ProgramProduct& product, unsigned generation,
-                                                const UnitRange* ranges, Consumer& consumer) {
+__device__ __forceinline__ void consume_product(const ProgramProduct& product, const UnitRange* ranges,
+                                                Consumer& consumer) {
   const UnitList units(ranges);
   if (units.count() == 0) return;
-  const VectorSource source(product.input, consumer.handover, consumer.launch);
-  prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>(source, product.norm_weight, product.norm_epsilon,
+  prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>({product.input, consumer.words},
+                                                                      product.norm_weight, product.norm_epsilon,
                                                                       product.cols, consumer.row, consumer.staged);
   consumer_barrier();
 #pragma unroll 1
@@ -193,9 +191,9 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, u
     if (index < units.count()) {
       const UnitJob job = units.job(index);
       if (kFirst == kSecond || !product.shape.outputs[job.unit.output].second_type)
-        consume_program_unit<kFirst>(product, job, round, generation, consumer);
+        consume_program_unit<kFirst>(product, job, round, consumer);
       else
-        consume_program_unit<kSecond>(product, job, round, generation, consumer);
+        consume_program_unit<kSecond>(product, job, round, consumer);
     }
     consumer.stage += round.stages();
   }

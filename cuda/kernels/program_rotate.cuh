@@ -20,18 +20,17 @@ __device__ __forceinline__ int head_element(int k) {
 // `count` heads that are handed over, to shared memory, one behind the other `shared_stride` elements on. The first
 // begins at element `first` of the vector, the next `stride` elements on.
 template <int kCount>
-__device__ __forceinline__ void take_heads(const ProgramInput& input, const Cell* cells, unsigned launch, int first,
-                                           int stride, int count, int head_dim, float* shared, int shared_stride) {
-  const unsigned tag = cell_tag(launch, input.generation);
-  const Cell* own_cells = cells + input.cells + first + head_element(0);
+__device__ __forceinline__ void take_heads(const unsigned* vector, int first, int stride, int count, int head_dim,
+                                           float* shared, int shared_stride) {
+  const unsigned* words = vector + first + head_element(0);
   const auto wanted = [&](int i, int k) { return i < count && head_element(k) < head_dim; };
-  CellWord seen[kCount][kHeadElements];
+  unsigned seen[kCount][kHeadElements];
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
 #pragma unroll
     for (int k = 0; k < kHeadElements; ++k) {
-      seen[i][k] = cell_word(0.0f, tag);
-      look_again(seen[i][k], own_cells + i * stride + kWarpLanes * k, wanted(i, k));
+      seen[i][k] = kZeroWord;
+      look_at_word(seen[i][k], words + i * stride + kWarpLanes * k, wanted(i, k));
     }
   bool missing;
   do {
@@ -40,16 +39,16 @@ __device__ __forceinline__ void take_heads(const ProgramInput& input, const Cell
     for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int k = 0; k < kHeadElements; ++k) {
-        const bool again = tag_of(seen[i][k]) != tag;
+        const bool again = seen[i][k] == kNoWord;
         missing |= again;
-        look_again(seen[i][k], own_cells + i * stride + kWarpLanes * k, again);
+        look_at_word(seen[i][k], words + i * stride + kWarpLanes * k, again);
       }
   } while (missing);
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
 #pragma unroll
     for (int k = 0; k < kHeadElements; ++k)
-      if (wanted(i, k)) shared[i * shared_stride + head_element(k)] = value_of(seen[i][k]);
+      if (wanted(i, k)) shared[i * shared_stride + head_element(k)] = word_value(seen[i][k]);
 }
 
 // What turns a head, asked for ahead of the head.

@@ -20,53 +20,77 @@ __device__ __forceinline__ void consumer_barrier() { named_barrier<kConsumerBarr
 // Where a program's input comes from.
 struct VectorSource {
   const float* values;
-  const Cell* cells;  // null: values
-  unsigned tag;
+  const unsigned* words;  // null: values
 
-  __device__ __forceinline__ VectorSource(const ProgramInput& input, const HandoverMemory& handover, unsigned launch)
-      : values(input.values),
-        cells(input.generation == 0 ? nullptr : handover.cells() + input.cells),
-        tag(cell_tag(launch, input.generation)) {}
+  __device__ __forceinline__ VectorSource(const ProgramInput& input, const unsigned* all_words)
+      : values(input.values), words(input.words < 0 ? nullptr : all_words + input.words) {}
+
+  // Asks for a quad, where `wanted`; what comes from memory looks the same as what is handed over.
+  __device__ __forceinline__ void look(uint4& seen, int column, bool wanted) const {
+    if (words != nullptr) return look_at_four(seen, words + column, wanted);
+    if (!wanted) return;
+    const float4 four = __ldcg(reinterpret_cast<const float4*>(values + column));
+    seen = make_uint4(float_bits(four.x) ^ kTurn, float_bits(four.y) ^ kTurn, float_bits(four.z) ^ kTurn,
+                      float_bits(four.w) ^ kTurn);
+  }
+  __device__ __forceinline__ float4 take(uint4 seen, int column) const {
+    while (words != nullptr && !has_all(seen)) look_at_four(seen, words + column, true);
+    return word_values(seen);
+  }
 };
 
-// Quads of a thread (row_vector.cuh), all asked for at once; those whose tags are not there yet again until they are.
-__device__ __forceinline__ void take_quads(const VectorSource& source, int cols, int first,
-                                           float4 (&quads)[kVectorQuads]) {
-  if (source.cells == nullptr) return load_quads(source.values, cols, first, quads);
-  const int left = cols - first;
-  const Cell* from = source.cells + first;
-  CellQuad cells[kVectorQuads];
-#pragma unroll
-  for (int k = 0; k < kVectorQuads; ++k) {
-    cells[k].clear(source.tag);
-    cells[k].look_at(from + k * kVectorStride, k * kVectorStride < left);
-  }
-#pragma unroll
-  for (int k = 0; k < kVectorQuads; ++k) {
-    while (!cells[k].has(source.tag)) cells[k].look_at(from + k * kVectorStride, true);
-    quads[k] = make_float4(cells[k].value[0], cells[k].value[1], cells[k].value[2], cells[k].value[3]);
-  }
-}
+// Quads of a thread (row_vector.cuh) that have been asked for, the next one first. They are turned on rather than
+// indexed: code that runs once takes longer to be fetched than to run, so there are loops and no copies of them.
+struct QuadsAhead {
+  uint4 quads[kVectorQuads];
 
-// Waits until the vector is probably whole: its cells are looked at where each block's share ends, by one warp, so that
-// waiting does not take the memory's time. Whether the others are there is seen when they are read.
-__device__ __forceinline__ void watch_vector(const VectorSource& source, int cols) {
-  if (source.cells == nullptr) return;
-  const unsigned blocks = gridDim.x;
-  for (unsigned share = threadIdx.x % kWarpLanes + 1; share <= blocks; share += kWarpLanes) {
-    const int last = max(static_cast<int>(share * static_cast<unsigned>(cols) / blocks), 1) - 1;
-    while (look_at(source.cells + last).tag != source.tag) {
+  // Zeros behind the vector's end.
+  __device__ __forceinline__ void ask(const VectorSource& source, int column, int cols) {
+#pragma unroll
+    for (int k = 0; k < kVectorQuads; ++k) {
+      quads[k] = make_uint4(kZeroWord, kZeroWord, kZeroWord, kZeroWord);
+      source.look(quads[k], column + k * kVectorStride, column + k * kVectorStride < cols);
     }
   }
+  __device__ __forceinline__ void turn() {
+#pragma unroll
+    for (int k = 0; k + 1 < kVectorQuads; ++k) quads[k] = quads[k + 1];
+    quads[kVectorQuads - 1] = make_uint4(kZeroWord, kZeroWord, kZeroWord, kZeroWord);
+  }
+};
+
+// Waits until the vector is probably whole: words are looked at where each block's share ends, by one warp, so that
+// waiting does not take the memory's time. Whether the others are there is seen when they are read.
+__device__ __forceinline__ void watch_vector(const VectorSource& source, int cols) {
+  if (source.words == nullptr) return;
+  const unsigned blocks = gridDim.x;
+#pragma unroll 1
+  for (unsigned share = threadIdx.x % kWarpLanes + 1; share <= blocks; share += kWarpLanes)
+    (void)take_word(source.words + max(static_cast<int>(share * static_cast<unsigned>(cols) / blocks), 1) - 1);
   __syncwarp();
 }
 
-// Sum of squares of the staged row's elements i = thread (mod 256), ascending, by the first 256 threads.
-__device__ __forceinline__ float staged_square_partial(const float* staged, int cols) {
-  float partial = 0.0f;
+// The row goes to `staged`; 1 / rms of it. The first 256 threads have the elements i = thread (mod 256), ascending.
+__device__ __forceinline__ float stage_vector(const VectorSource& source, QuadsAhead ahead, int cols, float epsilon,
+                                              const RowVector& row, float* staged) {
+  const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll 1
+  for (int column = 4 * thread; column < cols; column += kVectorStride) {
+    *reinterpret_cast<float4*>(staged + column) = source.take(ahead.quads[0], column);
+    ahead.turn();
+  }
+  consumer_barrier();
+  if (thread < kVectorThreads / 2) {
+    float partial = 0.0f;
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < cols; i += 256) partial = exact_fma(staged[i], staged[i], partial);
-  return partial;
+    for (int i = thread; i < cols; i += 256) partial = exact_fma(staged[i], staged[i], partial);
+    row.reduce[thread] = partial;
+  }
+  consumer_barrier();
+  float partials[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) partials[k] = row.reduce[kWarpLanes * k + thread % kWarpLanes];
+  return inverse_rms(warp_tree_256(partials), cols, epsilon);
 }
 
 // The row into shared memory, once all consumers are through with the last operation; the caller has a barrier before
@@ -77,47 +101,39 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
                                                        float* staged) {
   const int thread = static_cast<int>(threadIdx.x);
   const int padded = octet_count(cols) * kOctetWidth;
-  const int warp_first = thread / kWarpLanes * kTileWidth;
+  const bool normed = norm_weight != nullptr;
   const QuadPlace place(row);
-  float4 quads[kVectorQuads];
   if (thread / kWarpLanes == kWatchingWarp) watch_vector(source, cols);
   consumer_barrier();
-  take_quads(source, cols, 4 * thread, quads);
-  if (norm_weight != nullptr) {
-#pragma unroll
-    for (int k = 0; k < kVectorQuads; ++k)
-      if (4 * thread + k * kVectorStride < cols)
-        *reinterpret_cast<float4*>(staged + 4 * thread + k * kVectorStride) = quads[k];
-    float4 weights[kVectorQuads];
-    load_quads(norm_weight, cols, 4 * thread, weights);
-    consumer_barrier();
-    if (thread < kVectorThreads / 2) row.reduce[thread] = staged_square_partial(staged, cols);
-    consumer_barrier();
-    float partials[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) partials[k] = row.reduce[kWarpLanes * k + thread % kWarpLanes];
-    const float inverse = inverse_rms(warp_tree_256(partials), cols, norm_epsilon);
-#pragma unroll
-    for (int k = 0; k < kVectorQuads; ++k) {
-      quads[k].x = (quads[k].x * inverse) * weights[k].x;
-      quads[k].y = (quads[k].y * inverse) * weights[k].y;
-      quads[k].z = (quads[k].z * inverse) * weights[k].z;
-      quads[k].w = (quads[k].w * inverse) * weights[k].w;
-    }
+  QuadsAhead ahead;
+  ahead.ask(source, 4 * thread, cols);
+  float inverse = 1.0f;
+  if (normed) {
+    QuadsAhead weights;
+    weights.ask({{norm_weight, -1}, nullptr}, 4 * thread, cols);
+    inverse = stage_vector(source, ahead, cols, norm_epsilon, row, staged);
+    ahead = weights;
   }
-  int quad = 0;
+  int column = 4 * thread;
 #pragma unroll 1
-  for (int first = warp_first; first < padded; first += kVectorStride * kVectorQuads, quad += kVectorQuads) {
-    if (first + kVectorStride < padded)
-      quantize_quads<kSums, 2>(quads, place, quad);
-    else
-      quantize_quads<kSums, 1>(quads, place, quad);
-    if (first + 3 * kVectorStride < padded)
-      quantize_quads<kSums, 2>(quads + 2, place, quad + 2);
-    else if (first + 2 * kVectorStride < padded)
-      quantize_quads<kSums, 1>(quads + 2, place, quad + 2);
-    if (first + kVectorQuads * kVectorStride < padded)
-      take_quads(source, cols, 4 * thread + (quad + kVectorQuads) * kVectorStride, quads);
+  for (int first = thread / kWarpLanes * kTileWidth, k = 0; first < padded;
+       first += kVectorStride, column += kVectorStride, ++k) {
+    float4 x;
+    if (normed) {
+      const float4 weight = word_values(ahead.quads[0]);
+      x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (column < cols) x = *reinterpret_cast<const float4*>(staged + column);
+      x.x = (x.x * inverse) * weight.x;
+      x.y = (x.y * inverse) * weight.y;
+      x.z = (x.z * inverse) * weight.z;
+      x.w = (x.w * inverse) * weight.w;
+    } else {
+      x = source.take(ahead.quads[0], column);
+    }
+    ahead.turn();
+    const int next = column + kVectorQuads * kVectorStride;
+    if (!normed) source.look(ahead.quads[kVectorQuads - 1], next, next < cols);
+    quantize_quads<kSums, 1>(&x, place, k);
   }
 }
 
