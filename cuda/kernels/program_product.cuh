@@ -1,8 +1,9 @@
 // program_product.cuh - a product of a program (NOTE [Program]): which stages of the ring it takes, in which order they
 // are copied, and their consumption (row_octets.cuh).
 //
-// Units go to the groups in rounds of four (row_units.cuh); the pieces of a round's units alternate, so that the groups
-// work side by side.
+// The units of an output (row_units.cuh) go to the groups in turn, from output to output, and in rounds of up to four
+// whose pieces alternate in the ring, so that the groups work side by side. What stands between two pieces must be
+// short: a warp gets an instruction in every few cycles, and a piece has but a few octets for it.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -17,59 +18,39 @@ namespace genai::cuda {
 
 static_assert(kProgramGroups == kRowGroups && kProgramGroupWarps == kOctetWarps);
 
-// Pieces of the units of one round, and the stages that these are.
-struct Round {
-  int pieces[kProgramGroups];
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ int tile_bytes_of(const StreamOutput& output) {
+  return tile_layout(output.second_type ? kSecond : kFirst).tile_bytes;
+}
 
-  __device__ __forceinline__ Round(const UnitList& units, int first_unit) {
-#pragma unroll
-    for (int i = 0; i < kProgramGroups; ++i) pieces[i] = units.job(first_unit + i).pieces;
-  }
-  __device__ __forceinline__ int stages() const { return pieces[0] + pieces[1] + pieces[2] + pieces[3]; }
-  __device__ __forceinline__ int most() const { return max(max(pieces[0], pieces[1]), max(pieces[2], pieces[3])); }
-  // Of the round's stages, the one of `piece` of its unit number `unit`.
-  __device__ __forceinline__ int stage(int piece, int unit) const {
-    int before = 0;
-#pragma unroll
-    for (int i = 0; i < kProgramGroups; ++i) before += min(pieces[i], piece + (i < unit ? 1 : 0));
-    return before;
-  }
-};
-
-// What a lane of the copying warp knows of one unit of a round.
-struct UnitCopies {
-  const TileBytes* source;
-  unsigned bytes;       // of a piece
-  unsigned last_bytes;  // of the last one
-  int pieces;
-
-  template <DType kFirst, DType kSecond>
-  __device__ __forceinline__ static UnitCopies of(const ProgramProduct& product, const UnitJob& job) {
-    const StreamOutput& output = product.shape.outputs[job.unit.output];
-    const int tile_bytes = tile_layout(output.second_type ? kSecond : kFirst).tile_bytes;
-    const int tiles = product.shape.tile_count;
-    return {output.weights + static_cast<std::int64_t>(job.unit.strip) * tiles * tile_bytes,
-            static_cast<unsigned>(job.unit.strips * job.piece_tiles * tile_bytes),
-            static_cast<unsigned>(job.unit.strips * (tiles - (job.pieces - 1) * job.piece_tiles) * tile_bytes),
-            job.pieces};
-  }
-};
-
-// By the whole copying warp: a lane works out each unit of a round, one copies.
+// By the whole copying warp: a lane for each unit of a round.
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void feed_product(const ProgramProduct& product, const UnitRange* ranges,
                                              RingFeeder& feeder) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const UnitList units(ranges);
 #pragma unroll 1
-  for (int first = 0; first < units.count(); first += kProgramGroups) {
-    UnitCopies own = UnitCopies::of<kFirst, kSecond>(product, units.job(first + lane % kProgramGroups));
-    const int most = static_cast<int>(warp_max(static_cast<unsigned>(own.pieces)));
+  for (int output = 0; output < product.shape.output_count; ++output) {
+    const UnitRange range = ranges[output];
+    const int tile_bytes = tile_bytes_of<kFirst, kSecond>(product.shape.outputs[output]);
+    const int strip_bytes = product.shape.tile_count * tile_bytes;
+    const int unit_bytes = range.unit_strips * strip_bytes;
+    const int piece_bytes = range.piece_tiles * tile_bytes;
+    const int last_bytes = strip_bytes - (range.pieces - 1) * piece_bytes;
+    const TileBytes* source = product.shape.outputs[output].weights +
+                              static_cast<std::int64_t>(range.first_strip) * strip_bytes +
+                              static_cast<std::int64_t>(lane) * unit_bytes;
+    int strips = range.strip_count - lane * range.unit_strips;  // from the lane's unit on
 #pragma unroll 1
-    for (int piece = 0; piece < most; ++piece) {
-      const int left = own.pieces - piece;
-      feeder.copy_each(own.source, left > 1 ? own.bytes : left == 1 ? own.last_bytes : 0, kProgramGroups);
-      own.source += own.bytes;
+    for (int left = range.unit_count; left > 0; left -= kProgramGroups) {
+      const TileBytes* piece_source = source;
+#pragma unroll 1
+      for (int piece = 1; piece <= range.pieces; ++piece) {
+        const int bytes = min(strips, range.unit_strips) * (piece == range.pieces ? last_bytes : piece_bytes);
+        feeder.copy_each(piece_source, static_cast<unsigned>(bytes), min(left, kProgramGroups));
+        piece_source += piece_bytes;
+      }
+      source += static_cast<std::int64_t>(kProgramGroups) * unit_bytes;
+      strips -= kProgramGroups * range.unit_strips;
     }
   }
 }
@@ -88,9 +69,16 @@ struct Consumer {
   int finished = 0;
 };
 
+// Some strips of one output.
+struct ProgramUnit {
+  int output;
+  int strip;
+  int strips;
+};
+
 // Adds the partials of a unit, one row a lane; hands the outputs over and stores those that are the last.
 __device__ __forceinline__ void finish_program_unit(const ProgramProduct& product, const Consumer& consumer,
-                                                    const RowUnit& unit, const float* partials, float before,
+                                                    const ProgramUnit& unit, const float* partials, float before,
                                                     float bias) {
   const StreamOutput& output = product.shape.outputs[unit.output];
   const ProgramOutput& vector = product.outputs[unit.output];
@@ -119,14 +107,13 @@ __device__ __forceinline__ void finish_program_unit(const ProgramProduct& produc
   if (vector.stores) output.out[place] = y;
 }
 
-// One unit of `consumer`'s group, the round's number `consumer.group`.
+// One unit by `consumer`'s group: its pieces are `first_stage` and every `stage_step`th after it.
 template <DType kType>
-__device__ __forceinline__ void consume_program_unit(const ProgramProduct& product, const UnitJob& job,
-                                                     const Round& round, Consumer& consumer) {
+__device__ __forceinline__ void consume_unit(const ProgramProduct& product, const ProgramUnit& unit,
+                                             const UnitRange& range, int first_stage, int stage_step,
+                                             Consumer& consumer) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const StreamOutput& output = product.shape.outputs[job.unit.output];
-  const ProgramOutput& vector = product.outputs[job.unit.output];
   float* exchange = consumer.exchange + consumer.finished % 2 * (consumer.unit_strips * kStripRows * kPartialStride);
   float* own = exchange + lane / 4 * kPartialStride + 8 * consumer.warp_in_group + 2 * (lane % 4);
   const bool finishes = consumer.finished % kProgramGroupWarps == consumer.warp_in_group;
@@ -135,67 +122,80 @@ __device__ __forceinline__ void consume_program_unit(const ProgramProduct& produ
   float before = 0.0f;
   float bias = 0.0f;
   if (finishes) {
-    const int row = job.unit.strip * kStripRows + lane;
-    if (lane < job.unit.strips * kStripRows && row < output.rows) {
+    const StreamOutput& output = product.shape.outputs[unit.output];
+    const int row = unit.strip * kStripRows + lane;
+    if (lane < unit.strips * kStripRows && row < output.rows) {
       if (output.bias != nullptr) bias = output.bias[row];
-      if (product.epilogue == Epilogue::add)
-        before = vector.before < 0 ? output.out[row] : take_word(consumer.words + vector.before + row);
+      if (product.epilogue == Epilogue::add) {
+        const int last = product.outputs[unit.output].before;
+        before = last < 0 ? output.out[row] : take_word(consumer.words + last + row);
+      }
     }
   }
   OctetInput input(consumer.row, consumer.warp_in_group);
   float partials[2] = {0.0f, 0.0f};
   int octet = consumer.warp_in_group;
+  int stage = first_stage;
 #pragma unroll 1
-  for (int piece = 0; piece < job.pieces; ++piece) {
-    const int stage = consumer.stage + round.stage(piece, consumer.group);
-    const int first_tile = piece * job.piece_tiles;
-    const int end_tile = min(first_tile + job.piece_tiles, product.shape.tile_count);
+  for (int first_tile = 0; first_tile < product.shape.tile_count; first_tile += range.piece_tiles) {
+    const int end_tile = min(first_tile + range.piece_tiles, product.shape.tile_count);
     const TileBytes* bytes = consumer.ring.slot(stage);
     consumer.ring.wait_full(stage);
 #pragma unroll 1
-    for (int strip = 0; strip < job.unit.strips; ++strip) {
-      if (piece == 0) {
-        input = OctetInput(consumer.row, consumer.warp_in_group);
-        octet = consumer.warp_in_group;
-      }
+    for (int strip = 0;;) {
       const TileBytes* tile = bytes + (strip * (end_tile - first_tile) + 2 * octet - first_tile) * kTileBytes;
       accumulate_octets<kType>(tile, end_tile, octet, input, partials);
-      if (strip + 1 == job.unit.strips) break;
+      if (++strip == unit.strips) break;
       *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);  // a bundle of whole strips
       own += kStripRows * kPartialStride;
       partials[0] = 0.0f;
       partials[1] = 0.0f;
+      input = OctetInput(consumer.row, consumer.warp_in_group);
+      octet = consumer.warp_in_group;
     }
     __syncwarp();
     if (lane == 0) consumer.ring.release(stage);
+    stage += stage_step;
   }
   *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
   // A warp that still adds up the unit before last cannot be here: it passed the last unit's barrier after it.
   program_group_barrier(consumer.group);
-  if (finishes) finish_program_unit(product, consumer, job.unit, exchange, before, bias);
+  if (finishes) finish_program_unit(product, consumer, unit, exchange, before, bias);
+}
+
+// The group's units of one output, of which the first is the `before`th of the product.
+template <DType kType>
+__device__ __forceinline__ void consume_output(const ProgramProduct& product, int output, const UnitRange& range,
+                                               int before, Consumer& consumer) {
+  const int first = (consumer.group - before) & (kProgramGroups - 1);
+#pragma unroll 1
+  for (int index = first; index < range.unit_count; index += kProgramGroups) {
+    const int round = index - first;
+    const int strip = index * range.unit_strips;
+    consume_unit<kType>(product, {output, range.first_strip + strip, min(range.unit_strips, range.strip_count - strip)},
+                        range, consumer.stage + round * range.pieces + first,
+                        min(range.unit_count - round, kProgramGroups), consumer);
+  }
 }
 
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void consume_product(const ProgramProduct& product, const UnitRange* ranges,
                                                 Consumer& consumer) {
-  const UnitList units(ranges);
-  if (units.count() == 0) return;
+  if (ranges[0].unit_count + ranges[1].unit_count + ranges[2].unit_count == 0) return;
   prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>({product.input, consumer.words},
                                                                       product.norm_weight, product.norm_epsilon,
                                                                       product.cols, consumer.row, consumer.staged);
   consumer_barrier();
+  int before = 0;
 #pragma unroll 1
-  for (int first = 0; first < units.count(); first += kProgramGroups) {
-    const Round round(units, first);
-    const int index = first + consumer.group;
-    if (index < units.count()) {
-      const UnitJob job = units.job(index);
-      if (kFirst == kSecond || !product.shape.outputs[job.unit.output].second_type)
-        consume_program_unit<kFirst>(product, job, round, consumer);
-      else
-        consume_program_unit<kSecond>(product, job, round, consumer);
-    }
-    consumer.stage += round.stages();
+  for (int output = 0; output < product.shape.output_count; ++output) {
+    const UnitRange range = ranges[output];
+    if (kFirst == kSecond || !product.shape.outputs[output].second_type)
+      consume_output<kFirst>(product, output, range, before, consumer);
+    else
+      consume_output<kSecond>(product, output, range, before, consumer);
+    consumer.stage += range.unit_count * range.pieces;
+    before += range.unit_count;
   }
 }
 

@@ -13,7 +13,7 @@
 namespace genai::cuda {
 
 inline constexpr int kRingSlots = 16;
-inline constexpr int kRingBarriers = 64;
+inline constexpr int kRingBarriers = 128;
 static_assert((kRingSlots & (kRingSlots - 1)) == 0 && (kRingBarriers & (kRingBarriers - 1)) == 0);
 
 struct ProgramRing {
