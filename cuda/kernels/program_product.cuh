@@ -76,10 +76,40 @@ struct ProgramUnit {
   int strips;
 };
 
+// What a lane's output needs besides the product, as bits: asked for early, since it comes from far, and looked at
+// late.
+struct OutputTerms {
+  unsigned before = 0;
+  unsigned bias = 0;
+
+  __device__ __forceinline__ void ask(const ProgramProduct& product, const Consumer& consumer, const ProgramUnit& unit,
+                                      bool wanted) {
+    const StreamOutput& output = product.shape.outputs[unit.output];
+    const int row = unit.strip * kStripRows + static_cast<int>(threadIdx.x) % kWarpLanes;
+    wanted = wanted && row < min((unit.strip + unit.strips) * kStripRows, output.rows);
+    look_at_word(bias, reinterpret_cast<const unsigned*>(output.bias) + row, wanted && output.bias != nullptr);
+    if (product.epilogue == Epilogue::add) look_at_word(before, before_word(product, consumer, unit) + row, wanted);
+  }
+  __device__ __forceinline__ float before_value(const ProgramProduct& product, const Consumer& consumer,
+                                                const ProgramUnit& unit) const {
+    if (product.outputs[unit.output].before < 0) return bits_float(before);
+    if (before != kNoWord) return word_value(before);
+    return take_word(before_word(product, consumer, unit) + unit.strip * kStripRows +
+                     static_cast<int>(threadIdx.x) % kWarpLanes);
+  }
+
+ private:
+  __device__ __forceinline__ static const unsigned* before_word(const ProgramProduct& product, const Consumer& consumer,
+                                                                const ProgramUnit& unit) {
+    const int last = product.outputs[unit.output].before;
+    return last < 0 ? reinterpret_cast<const unsigned*>(product.shape.outputs[unit.output].out) : consumer.words + last;
+  }
+};
+
 // Adds the partials of a unit, one row a lane; hands the outputs over and stores those that are the last.
 __device__ __forceinline__ void finish_program_unit(const ProgramProduct& product, const Consumer& consumer,
-                                                    const ProgramUnit& unit, const float* partials, float before,
-                                                    float bias) {
+                                                    const ProgramUnit& unit, const float* partials,
+                                                    const OutputTerms& terms) {
   const StreamOutput& output = product.shape.outputs[unit.output];
   const ProgramOutput& vector = product.outputs[unit.output];
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
@@ -88,7 +118,7 @@ __device__ __forceinline__ void finish_program_unit(const ProgramProduct& produc
   float y = 0.0f;
   if (active) {
     y = sum_of_partials(partials + lane * kPartialStride);
-    if (output.bias != nullptr) y = y + bias;
+    if (output.bias != nullptr) y = y + bits_float(terms.bias);
   }
   int place = row;
   bool stores = active;
@@ -97,8 +127,8 @@ __device__ __forceinline__ void finish_program_unit(const ProgramProduct& produc
     y = activate(product.epilogue, y) * up;
     place = row / 2;
     stores = active && lane % 2 == 0;
-  } else if (product.epilogue == Epilogue::add) {
-    y = before + y;
+  } else if (product.epilogue == Epilogue::add && active) {
+    y = terms.before_value(product, consumer, unit) + y;
   }
   if (!stores) return;
   y = apply_soft_cap(y, product.soft_cap);
@@ -118,20 +148,8 @@ __device__ __forceinline__ void consume_unit(const ProgramProduct& product, cons
   float* own = exchange + lane / 4 * kPartialStride + 8 * consumer.warp_in_group + 2 * (lane % 4);
   const bool finishes = consumer.finished % kProgramGroupWarps == consumer.warp_in_group;
   ++consumer.finished;
-  // What an output needs besides the product: asked for early, since it comes from far.
-  float before = 0.0f;
-  float bias = 0.0f;
-  if (finishes) {
-    const StreamOutput& output = product.shape.outputs[unit.output];
-    const int row = unit.strip * kStripRows + lane;
-    if (lane < unit.strips * kStripRows && row < output.rows) {
-      if (output.bias != nullptr) bias = output.bias[row];
-      if (product.epilogue == Epilogue::add) {
-        const int last = product.outputs[unit.output].before;
-        before = last < 0 ? output.out[row] : take_word(consumer.words + last + row);
-      }
-    }
-  }
+  OutputTerms terms;
+  terms.ask(product, consumer, unit, finishes);
   OctetInput input(consumer.row, consumer.warp_in_group);
   float partials[2] = {0.0f, 0.0f};
   int octet = consumer.warp_in_group;
@@ -160,7 +178,7 @@ __device__ __forceinline__ void consume_unit(const ProgramProduct& product, cons
   *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
   // A warp that still adds up the unit before last cannot be here: it passed the last unit's barrier after it.
   program_group_barrier(consumer.group);
-  if (finishes) finish_program_unit(product, consumer, unit, exchange, before, bias);
+  if (finishes) finish_program_unit(product, consumer, unit, exchange, terms);
 }
 
 // The group's units of one output, of which the first is the `before`th of the product.

@@ -1,5 +1,8 @@
-// program_vector.cuh - the input of a product of a program: taken from memory or from cells as they are written,
-// normalised and quantised into shared memory by the 512 consumers (row_vector.cuh).
+// program_vector.cuh - the input of a product of a program: taken from memory or from words as they are handed over,
+// normalised and quantised into shared memory by the 512 consumers, in the order of row_vector.cuh.
+//
+// A lane has an item of eight values, elements 4c .. 4c+3 of a block of 32 and those 16 on, which become one 8-byte
+// store. Code that runs once takes longer to be fetched than to run: there are loops and no copies of them.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -24,38 +27,39 @@ struct VectorSource {
 
   __device__ __forceinline__ VectorSource(const ProgramInput& input, const unsigned* all_words)
       : values(input.values), words(input.words < 0 ? nullptr : all_words + input.words) {}
-
-  // Asks for a quad, where `wanted`; what comes from memory looks the same as what is handed over.
-  __device__ __forceinline__ void look(uint4& seen, int column, bool wanted) const {
-    if (words != nullptr) return look_at_four(seen, words + column, wanted);
-    if (!wanted) return;
-    const float4 four = __ldcg(reinterpret_cast<const float4*>(values + column));
-    seen = make_uint4(float_bits(four.x) ^ kTurn, float_bits(four.y) ^ kTurn, float_bits(four.z) ^ kTurn,
-                      float_bits(four.w) ^ kTurn);
-  }
-  __device__ __forceinline__ float4 take(uint4 seen, int column) const {
-    while (words != nullptr && !has_all(seen)) look_at_four(seen, words + column, true);
-    return word_values(seen);
-  }
 };
 
-// Quads of a thread (row_vector.cuh) that have been asked for, the next one first. They are turned on rather than
-// indexed: code that runs once takes longer to be fetched than to run, so there are loops and no copies of them.
-struct QuadsAhead {
-  uint4 quads[kVectorQuads];
+// Where item `index` lies in the vector: here and 16 elements on.
+__device__ __forceinline__ int item_column(int index) { return index / 4 * kBlockWidth + index % 4 * 4; }
 
-  // Zeros behind the vector's end.
+// An item as it is asked for. Behind the vector's end there are zeros.
+struct ItemWords {
+  uint4 low;
+  uint4 high;
+
   __device__ __forceinline__ void ask(const VectorSource& source, int column, int cols) {
-#pragma unroll
-    for (int k = 0; k < kVectorQuads; ++k) {
-      quads[k] = make_uint4(kZeroWord, kZeroWord, kZeroWord, kZeroWord);
-      source.look(quads[k], column + k * kVectorStride, column + k * kVectorStride < cols);
-    }
+    const unsigned zero = source.words != nullptr ? kZeroWord : 0u;
+    low = high = make_uint4(zero, zero, zero, zero);
+    look(source, column, column < cols, column + 16 < cols);
   }
-  __device__ __forceinline__ void turn() {
-#pragma unroll
-    for (int k = 0; k + 1 < kVectorQuads; ++k) quads[k] = quads[k + 1];
-    quads[kVectorQuads - 1] = make_uint4(kZeroWord, kZeroWord, kZeroWord, kZeroWord);
+  // Again what is not there yet.
+  __device__ __forceinline__ void wait(const VectorSource& source, int column) {
+    if (source.words == nullptr) return;
+    while (!has_all(low) || !has_all(high)) look(source, column, !has_all(low), !has_all(high));
+  }
+  __device__ __forceinline__ float4 low_values(const VectorSource& source) const { return read(source, low); }
+  __device__ __forceinline__ float4 high_values(const VectorSource& source) const { return read(source, high); }
+
+ private:
+  __device__ __forceinline__ void look(const VectorSource& source, int column, bool wants_low, bool wants_high) {
+    const unsigned* at = source.words != nullptr ? source.words : reinterpret_cast<const unsigned*>(source.values);
+    look_at_four(low, at + column, wants_low);
+    look_at_four(high, at + column + 16, wants_high);
+  }
+  __device__ __forceinline__ static float4 read(const VectorSource& source, const uint4& four) {
+    const unsigned turn = source.words != nullptr ? kTurn : 0u;
+    return make_float4(bits_float(four.x ^ turn), bits_float(four.y ^ turn), bits_float(four.z ^ turn),
+                       bits_float(four.w ^ turn));
   }
 };
 
@@ -70,27 +74,56 @@ __device__ __forceinline__ void watch_vector(const VectorSource& source, int col
   __syncwarp();
 }
 
-// The row goes to `staged`; 1 / rms of it. The first 256 threads have the elements i = thread (mod 256), ascending.
-__device__ __forceinline__ float stage_vector(const VectorSource& source, QuadsAhead ahead, int cols, float epsilon,
-                                              const RowVector& row, float* staged) {
-  const int thread = static_cast<int>(threadIdx.x);
-#pragma unroll 1
-  for (int column = 4 * thread; column < cols; column += kVectorStride) {
-    *reinterpret_cast<float4*>(staged + column) = source.take(ahead.quads[0], column);
-    ahead.turn();
+// One item as int8, with the scale of its block (exact_math.h). By whole warps.
+template <bool kSums>
+__device__ __forceinline__ void quantize_item(const float4& low, const float4& high, int index, const RowVector& row) {
+  unsigned highest = max(max(max(magnitude(low.x), magnitude(low.y)), max(magnitude(low.z), magnitude(low.w))),
+                         max(max(magnitude(high.x), magnitude(high.y)), max(magnitude(high.z), magnitude(high.w))));
+  highest = max(highest, __shfl_xor_sync(kFullWarp, highest, 1));
+  highest = max(highest, __shfl_xor_sync(kFullWarp, highest, 2));
+  const bool finite = highest < 0x7f800000u;
+  const bool zero = highest < 0x0d800000u;
+  const float divided = divide_by_127(bits_float(highest));
+  const float inverse = reciprocal(divided);
+  const float scale = zero ? 0.0f : finite ? divided : bits_float(0x7fc00000u);
+  const auto pack = [inverse](const float4& four) {
+    const unsigned first = __byte_perm(quant_bits(four.x, inverse), quant_bits(four.y, inverse), 0x0040);
+    const unsigned second = __byte_perm(quant_bits(four.z, inverse), quant_bits(four.w, inverse), 0x0040);
+    return __byte_perm(first, second, 0x5410);
+  };
+  const bool counts = finite && !zero;
+  const uint2 quants = make_uint2(counts ? pack(low) : 0u, counts ? pack(high) : 0u);
+  row.quants[index] = quants;
+  int sum = 0;
+  if constexpr (kSums) {
+    sum = __dp4a(static_cast<int>(quants.x), 0x01010101, __dp4a(static_cast<int>(quants.y), 0x01010101, 0));
+    sum += __shfl_xor_sync(kFullWarp, sum, 1);
+    sum += __shfl_xor_sync(kFullWarp, sum, 2);
   }
-  consumer_barrier();
+  if (index % 4 != 0) return;
+  row.scales[index / 4] = scale;
+  if constexpr (kSums) row.sums[index / 4] = scale * static_cast<float>(sum);
+}
+
+// 1 / rms of the staged row. The first 256 threads have the elements i = thread (mod 256), ascending.
+__device__ __forceinline__ float staged_inverse_rms(const float* staged, int cols, float epsilon, float* reduce) {
+  const int thread = static_cast<int>(threadIdx.x);
   if (thread < kVectorThreads / 2) {
     float partial = 0.0f;
 #pragma unroll 4
     for (int i = thread; i < cols; i += 256) partial = exact_fma(staged[i], staged[i], partial);
-    row.reduce[thread] = partial;
+    reduce[thread] = partial;
   }
   consumer_barrier();
   float partials[8];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) partials[k] = row.reduce[kWarpLanes * k + thread % kWarpLanes];
+  for (int k = 0; k < 8; ++k) partials[k] = reduce[kWarpLanes * k + thread % kWarpLanes];
   return inverse_rms(warp_tree_256(partials), cols, epsilon);
+}
+
+__device__ __forceinline__ float4 normed(const float4& x, float inverse, const float4& weight) {
+  return make_float4((x.x * inverse) * weight.x, (x.y * inverse) * weight.y, (x.z * inverse) * weight.z,
+                     (x.w * inverse) * weight.w);
 }
 
 // The row into shared memory, once all consumers are through with the last operation; the caller has a barrier before
@@ -100,40 +133,49 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
                                                        float norm_epsilon, int cols, const RowVector& row,
                                                        float* staged) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int padded = octet_count(cols) * kOctetWidth;
-  const bool normed = norm_weight != nullptr;
-  const QuadPlace place(row);
+  const int item_count = octet_count(cols) * kOctetWidth / 8;  // whole warps
   if (thread / kWarpLanes == kWatchingWarp) watch_vector(source, cols);
   consumer_barrier();
-  QuadsAhead ahead;
-  ahead.ask(source, 4 * thread, cols);
-  float inverse = 1.0f;
-  if (normed) {
-    QuadsAhead weights;
-    weights.ask({{norm_weight, -1}, nullptr}, 4 * thread, cols);
-    inverse = stage_vector(source, ahead, cols, norm_epsilon, row, staged);
-    ahead = weights;
-  }
-  int column = 4 * thread;
+  if (norm_weight == nullptr) {
+    // The item after next is asked for when one is taken.
+    ItemWords next[2];
+    next[0].ask(source, item_column(thread), cols);
+    next[1].ask(source, item_column(thread + kConsumerThreads), cols);
 #pragma unroll 1
-  for (int first = thread / kWarpLanes * kTileWidth, k = 0; first < padded;
-       first += kVectorStride, column += kVectorStride, ++k) {
-    float4 x;
-    if (normed) {
-      const float4 weight = word_values(ahead.quads[0]);
-      x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (column < cols) x = *reinterpret_cast<const float4*>(staged + column);
-      x.x = (x.x * inverse) * weight.x;
-      x.y = (x.y * inverse) * weight.y;
-      x.z = (x.z * inverse) * weight.z;
-      x.w = (x.w * inverse) * weight.w;
-    } else {
-      x = source.take(ahead.quads[0], column);
+    for (int index = thread; index < item_count; index += kConsumerThreads) {
+      ItemWords item = next[0];
+      next[0] = next[1];
+      next[1].ask(source, item_column(index + 2 * kConsumerThreads), cols);
+      item.wait(source, item_column(index));
+      quantize_item<kSums>(item.low_values(source), item.high_values(source), index, row);
     }
-    ahead.turn();
-    const int next = column + kVectorQuads * kVectorStride;
-    if (!normed) source.look(ahead.quads[kVectorQuads - 1], next, next < cols);
-    quantize_quads<kSums, 1>(&x, place, k);
+    return;
+  }
+#pragma unroll 1
+  for (int index = thread; index < item_count; index += kConsumerThreads) {
+    const int column = item_column(index);
+    ItemWords item;
+    item.ask(source, column, cols);
+    item.wait(source, column);
+    if (column < cols) *reinterpret_cast<float4*>(staged + column) = item.low_values(source);
+    if (column + 16 < cols) *reinterpret_cast<float4*>(staged + column + 16) = item.high_values(source);
+  }
+  const VectorSource weights({norm_weight, -1}, nullptr);
+  ItemWords weight;
+  weight.ask(weights, item_column(thread), cols);
+  consumer_barrier();
+  const float inverse = staged_inverse_rms(staged, cols, norm_epsilon, row.reduce);
+#pragma unroll 1
+  for (int index = thread; index < item_count; index += kConsumerThreads) {
+    const int column = item_column(index);
+    float4 low = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 high = low;
+    if (column < cols)
+      low = normed(*reinterpret_cast<const float4*>(staged + column), inverse, weight.low_values(weights));
+    if (column + 16 < cols)
+      high = normed(*reinterpret_cast<const float4*>(staged + column + 16), inverse, weight.high_values(weights));
+    weight.ask(weights, item_column(index + kConsumerThreads), cols);
+    quantize_item<kSums>(low, high, index, row);
   }
 }
 
