@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/kernels/program_builder.cuh"
+#include "cuda/kernels/program_finish.cuh"
 #include "cuda/kernels/program_merge.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
@@ -52,31 +53,35 @@ __device__ __forceinline__ ProgramRing ring_of(const RowProgram& program, unsign
   return {shared, barriers, barriers + kRingBarriers, program.layout.slot_bytes};
 }
 
+__device__ __forceinline__ ProgramExchange exchange_of(const RowProgram& program, unsigned char* shared) {
+  SharedBarrier* barriers =
+      reinterpret_cast<SharedBarrier*>(shared + program.layout.barriers) + kRingBarriers + kRingSlots;
+  return {reinterpret_cast<float*>(shared + program.layout.exchange), barriers, barriers + 2, program.unit_strips};
+}
+
 // How far the consumers are. All else about them is computed anew for each operation: kept, it would take registers
 // from sums.
 struct Progress {
   unsigned launch;
   int stage;
-  int finished;
+  int round;
 };
 
 __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsigned char* shared,
                                                 const Progress& progress) {
   const ProgramLayout& layout = program.layout;
   const int warp = keep(static_cast<int>(threadIdx.x)) / kWarpLanes;
-  float* exchange = reinterpret_cast<float*>(shared + layout.exchange);
   Consumer consumer;
   consumer.ring = ring_of(program, shared);
+  consumer.exchange = exchange_of(program, shared);
   consumer.words = program.handover.words(progress.launch);
   consumer.row = {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
-                  reinterpret_cast<float*>(shared + layout.sums), exchange};
+                  reinterpret_cast<float*>(shared + layout.sums), reinterpret_cast<float*>(shared + layout.reduce)};
   consumer.staged = reinterpret_cast<float*>(shared + layout.staged);
   consumer.group = warp / kProgramGroupWarps;
   consumer.warp_in_group = warp % kProgramGroupWarps;
-  consumer.unit_strips = program.unit_strips;
-  consumer.exchange = exchange + consumer.group * 2 * program.unit_strips * kStripRows * kPartialStride;
   consumer.stage = progress.stage;
-  consumer.finished = progress.finished;
+  consumer.round = progress.round;
   return consumer;
 }
 
@@ -92,7 +97,7 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
       Consumer consumer = consumer_of(program, shared, progress);
       consume_product<kFirst, kSecond>(op.product, ranges + index * kMaxStreamOutputs, consumer);
       progress.stage = consumer.stage;
-      progress.finished = consumer.finished;
+      progress.round = consumer.round;
       continue;
     }
     const AttentionStep step = {program.handover, *program.rows, progress.launch, generation,
@@ -104,6 +109,17 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
   }
 }
 
+__device__ __forceinline__ void finish_program(const RowProgram& program, unsigned char* shared, unsigned launch,
+                                               const UnitRange* ranges) {
+  const ProgramExchange exchange = exchange_of(program, shared);
+  unsigned* words = program.handover.words(launch);
+  int round = 0;
+#pragma unroll 1
+  for (int index = 0; index < program.op_count; ++index)
+    if (program.ops[index].kind == ProgramOpKind::product)
+      finish_product(program.ops[index].product, ranges + index * kMaxStreamOutputs, exchange, words, round);
+}
+
 template <DType kFirst, DType kSecond>
 __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const __grid_constant__ RowProgram program) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -111,13 +127,20 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   const ProgramRing ring = ring_of(program, shared);
   if (threadIdx.x < kRingBarriers) init_barrier(ring.full + threadIdx.x, 1);
   if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroupWarps);
+  const ProgramExchange exchange = exchange_of(program, shared);
+  if (threadIdx.x < 2) {
+    init_barrier(exchange.full + threadIdx.x, kProgramGroups * kProgramGroupWarps);
+    init_barrier(exchange.empty + threadIdx.x, 1);
+  }
   if (threadIdx.x < kRingBarriers) publish_barriers();
   UnitRange* ranges = reinterpret_cast<UnitRange*>(shared + program.layout.ranges);
   plan_program<kFirst, kSecond>(program, ranges);
   __syncthreads();
-  if (threadIdx.x >= kConsumerThreads) return feed_program<kFirst, kSecond>(program, ring, ranges);
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  if (warp == kCopyingWarp) return feed_program<kFirst, kSecond>(program, ring, ranges);
   wait_for_previous_grid();
   const unsigned launch = program.handover.launches()[blockIdx.x];
+  if (warp == kFinishingWarp) return finish_program(program, shared, launch, ranges);
   consume_program<kFirst, kSecond>(program, shared, launch);
   // The words of the last launch are those of the next.
   uint4* others = reinterpret_cast<uint4*>(program.handover.words(launch + 1));

@@ -4,7 +4,8 @@
 // A program is a list of operations for one row, run by one kernel whose blocks, one a multiprocessor, stay until its
 // end: products, and attention with the rotation ahead of it. One warp of a block copies weights, keys and values into
 // a ring in shared memory in the order of the list and never waits for an operation to begin, so that the memory works
-// while vectors are handed over; sixteen warps consume. What an operation writes and a later one of the same program
+// while vectors are handed over; sixteen warps consume, and one more finishes what
+// they have added up. What an operation writes and a later one of the same program
 // reads is handed over from block to block (cells.cuh): no barrier of the grid, no fence, no flag. No block can write
 // a vector's next generation while another still reads the last one: whoever reads a vector writes something that every
 // block waits for before (program_builder.cuh). All blocks must be there at the same time: one a multiprocessor, and
@@ -22,7 +23,9 @@ namespace genai::cuda {
 inline constexpr int kProgramGroups = 4;
 inline constexpr int kProgramGroupWarps = 4;
 inline constexpr int kConsumerThreads = kProgramGroups * kProgramGroupWarps * 32;
-inline constexpr int kProgramThreads = kConsumerThreads + 32;
+inline constexpr int kFinishingWarp = kConsumerThreads / 32;
+inline constexpr int kCopyingWarp = kFinishingWarp + 1;
+inline constexpr int kProgramThreads = (kCopyingWarp + 1) * 32;
 
 // A vector that an operation writes.
 struct ProgramOutput {
@@ -91,7 +94,8 @@ struct ProgramLayout {
   int scales;
   int sums;
   int staged;    // floats of a row that has a norm
-  int exchange;  // [group][2][unit strips][8][kPartialStride] floats; the norm's partial sums before
+  int reduce;    // the norm's partial sums
+  int exchange;  // ProgramExchange
   int ranges;    // [operation][output] UnitRange
   int barriers;
   int total;

@@ -274,15 +274,17 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   const int staged =
       (std::max(widest_normed_ * 4, has_attention_ ? kAttentionAreaBytes - vector : 0) + 127) / 128 * 128;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
+  constexpr int reduce = kVectorThreads / 2 * 4;
   const int ranges = program_->op_count * kMaxStreamOutputs * static_cast<int>(sizeof(UnitRange));
-  const int barriers = (kRingBarriers + kRingSlots) * 8;
-  const int others = vector + staged + exchange + ranges + barriers;
+  const int barriers = kProgramBarriers * 8;
+  const int others = vector + staged + reduce + exchange + ranges + barriers;
   layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
   layout.quants = kRingSlots * layout.slot_bytes;
   layout.scales = layout.quants + quants;
   layout.sums = layout.scales + scales;
   layout.staged = layout.sums + (sums ? scales : 0);
-  layout.exchange = layout.staged + staged;
+  layout.reduce = layout.staged + staged;
+  layout.exchange = layout.reduce + reduce;
   layout.ranges = layout.exchange + exchange;
   layout.barriers = layout.ranges + ranges;
   layout.total = layout.barriers + barriers;

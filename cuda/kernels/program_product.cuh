@@ -7,7 +7,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "cuda/kernels/epilogue.cuh"
+#include "cuda/kernels/program_exchange.cuh"
 #include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/program_ring.cuh"
 #include "cuda/kernels/program_vector.cuh"
@@ -58,112 +58,44 @@ __device__ __forceinline__ void feed_product(const ProgramProduct& product, cons
 // Where a group works, and how far it is.
 struct Consumer {
   ProgramRing ring;
+  ProgramExchange exchange;
   unsigned* words;  // of the launch
   RowVector row;
   float* staged;
-  float* exchange;  // [2][unit strips][8][kPartialStride], of this group
-  int unit_strips;
   int group;
   int warp_in_group;
-  int stage = 0;  // the first one of the round
-  int finished = 0;
+  int stage;  // the first one of the round
+  int round;  // of all products
 };
 
-// Some strips of one output.
-struct ProgramUnit {
-  int output;
-  int strip;
-  int strips;
-};
+// Which of a round's units is the group's, where the round is of an output whose first unit is the `before`th of the
+// product.
+__device__ __forceinline__ int unit_of_group(int group, int before) { return (group - before) & (kProgramGroups - 1); }
 
-// What a lane's output needs besides the product, as bits: asked for early, since it comes from far, and looked at
-// late.
-struct OutputTerms {
-  unsigned before = 0;
-  unsigned bias = 0;
-
-  __device__ __forceinline__ void ask(const ProgramProduct& product, const Consumer& consumer, const ProgramUnit& unit,
-                                      bool wanted) {
-    const StreamOutput& output = product.shape.outputs[unit.output];
-    const int row = unit.strip * kStripRows + static_cast<int>(threadIdx.x) % kWarpLanes;
-    wanted = wanted && row < min((unit.strip + unit.strips) * kStripRows, output.rows);
-    look_at_word(bias, reinterpret_cast<const unsigned*>(output.bias) + row, wanted && output.bias != nullptr);
-    if (product.epilogue == Epilogue::add) look_at_word(before, before_word(product, consumer, unit) + row, wanted);
-  }
-  __device__ __forceinline__ float before_value(const ProgramProduct& product, const Consumer& consumer,
-                                                const ProgramUnit& unit) const {
-    if (product.outputs[unit.output].before < 0) return bits_float(before);
-    if (before != kNoWord) return word_value(before);
-    return take_word(before_word(product, consumer, unit) + unit.strip * kStripRows +
-                     static_cast<int>(threadIdx.x) % kWarpLanes);
-  }
-
- private:
-  __device__ __forceinline__ static const unsigned* before_word(const ProgramProduct& product, const Consumer& consumer,
-                                                                const ProgramUnit& unit) {
-    const int last = product.outputs[unit.output].before;
-    return last < 0 ? reinterpret_cast<const unsigned*>(product.shape.outputs[unit.output].out) : consumer.words + last;
-  }
-};
-
-// Adds the partials of a unit, one row a lane; hands the outputs over and stores those that are the last.
-__device__ __forceinline__ void finish_program_unit(const ProgramProduct& product, const Consumer& consumer,
-                                                    const ProgramUnit& unit, const float* partials,
-                                                    const OutputTerms& terms) {
-  const StreamOutput& output = product.shape.outputs[unit.output];
-  const ProgramOutput& vector = product.outputs[unit.output];
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int row = unit.strip * kStripRows + lane;
-  const bool active = lane < unit.strips * kStripRows && row < output.rows;
-  float y = 0.0f;
-  if (active) {
-    y = sum_of_partials(partials + lane * kPartialStride);
-    if (output.bias != nullptr) y = y + bits_float(terms.bias);
-  }
-  int place = row;
-  bool stores = active;
-  if (is_gated(product.epilogue)) {
-    const float up = __shfl_xor_sync(kFullWarp, y, 1);
-    y = activate(product.epilogue, y) * up;
-    place = row / 2;
-    stores = active && lane % 2 == 0;
-  } else if (product.epilogue == Epilogue::add && active) {
-    y = terms.before_value(product, consumer, unit) + y;
-  }
-  if (!stores) return;
-  y = apply_soft_cap(y, product.soft_cap);
-  if (vector.words >= 0) hand_over(consumer.words + vector.words + place, y);
-  if (vector.before >= 0) store_word(consumer.words + vector.before + place, kNoWord);
-  if (vector.stores) output.out[place] = y;
-}
-
-// One unit by `consumer`'s group: its pieces are `first_stage` and every `stage_step`th after it.
+// One unit by `consumer`'s group: its pieces are `first_stage` and every `stage_step`th after it. The partials of its
+// strips go to the exchange.
 template <DType kType>
-__device__ __forceinline__ void consume_unit(const ProgramProduct& product, const ProgramUnit& unit,
-                                             const UnitRange& range, int first_stage, int stage_step,
-                                             Consumer& consumer) {
+__device__ __forceinline__ void consume_unit(int tile_count, int strips, const UnitRange& range, int first_stage,
+                                             int stage_step, const Consumer& consumer) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  float* exchange = consumer.exchange + consumer.finished % 2 * (consumer.unit_strips * kStripRows * kPartialStride);
-  float* own = exchange + lane / 4 * kPartialStride + 8 * consumer.warp_in_group + 2 * (lane % 4);
-  const bool finishes = consumer.finished % kProgramGroupWarps == consumer.warp_in_group;
-  ++consumer.finished;
-  OutputTerms terms;
-  terms.ask(product, consumer, unit, finishes);
+  float* own = consumer.exchange.rows(consumer.round, consumer.group) + lane / 4 * kPartialStride +
+               8 * consumer.warp_in_group + 2 * (lane % 4);
   OctetInput input(consumer.row, consumer.warp_in_group);
   float partials[2] = {0.0f, 0.0f};
   int octet = consumer.warp_in_group;
   int stage = first_stage;
 #pragma unroll 1
-  for (int first_tile = 0; first_tile < product.shape.tile_count; first_tile += range.piece_tiles) {
-    const int end_tile = min(first_tile + range.piece_tiles, product.shape.tile_count);
+  for (int first_tile = 0; first_tile < tile_count; first_tile += range.piece_tiles) {
+    const int end_tile = min(first_tile + range.piece_tiles, tile_count);
     const TileBytes* bytes = consumer.ring.slot(stage);
     consumer.ring.wait_full(stage);
 #pragma unroll 1
     for (int strip = 0;;) {
       const TileBytes* tile = bytes + (strip * (end_tile - first_tile) + 2 * octet - first_tile) * kTileBytes;
       accumulate_octets<kType>(tile, end_tile, octet, input, partials);
-      if (++strip == unit.strips) break;
+      if (++strip == strips) break;
+      if (strip == 1) consumer.exchange.wait_free(consumer.round);
       *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);  // a bundle of whole strips
       own += kStripRows * kPartialStride;
       partials[0] = 0.0f;
@@ -175,24 +107,22 @@ __device__ __forceinline__ void consume_unit(const ProgramProduct& product, cons
     if (lane == 0) consumer.ring.release(stage);
     stage += stage_step;
   }
+  if (strips == 1) consumer.exchange.wait_free(consumer.round);
   *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
-  // A warp that still adds up the unit before last cannot be here: it passed the last unit's barrier after it.
-  program_group_barrier(consumer.group);
-  if (finishes) finish_program_unit(product, consumer, unit, exchange, terms);
 }
 
-// The group's units of one output, of which the first is the `before`th of the product.
+// The group's units of one output.
 template <DType kType>
-__device__ __forceinline__ void consume_output(const ProgramProduct& product, int output, const UnitRange& range,
-                                               int before, Consumer& consumer) {
-  const int first = (consumer.group - before) & (kProgramGroups - 1);
+__device__ __forceinline__ void consume_output(int tile_count, const UnitRange& range, int before, Consumer& consumer) {
+  const int own = unit_of_group(consumer.group, before);
 #pragma unroll 1
-  for (int index = first; index < range.unit_count; index += kProgramGroups) {
-    const int round = index - first;
-    const int strip = index * range.unit_strips;
-    consume_unit<kType>(product, {output, range.first_strip + strip, min(range.unit_strips, range.strip_count - strip)},
-                        range, consumer.stage + round * range.pieces + first,
-                        min(range.unit_count - round, kProgramGroups), consumer);
+  for (int first = 0; first < range.unit_count; first += kProgramGroups) {
+    const int units = min(range.unit_count - first, kProgramGroups);
+    if (own < units)
+      consume_unit<kType>(tile_count, min(range.unit_strips, range.strip_count - (first + own) * range.unit_strips),
+                          range, consumer.stage + own, units, consumer);
+    consumer.exchange.arrive_full(consumer.round++);
+    consumer.stage += units * range.pieces;
   }
 }
 
@@ -209,10 +139,9 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
   for (int output = 0; output < product.shape.output_count; ++output) {
     const UnitRange range = ranges[output];
     if (kFirst == kSecond || !product.shape.outputs[output].second_type)
-      consume_output<kFirst>(product, output, range, before, consumer);
+      consume_output<kFirst>(product.shape.tile_count, range, before, consumer);
     else
-      consume_output<kSecond>(product, output, range, before, consumer);
-    consumer.stage += range.unit_count * range.pieces;
+      consume_output<kSecond>(product.shape.tile_count, range, before, consumer);
     before += range.unit_count;
   }
 }

@@ -67,10 +67,27 @@ struct ItemWords {
 // waiting does not take the memory's time. Whether the others are there is seen when they are read.
 __device__ __forceinline__ void watch_vector(const VectorSource& source, int cols) {
   if (source.words == nullptr) return;
+  constexpr int kLooks = 5;  // of a lane at once: a multiprocessor each
   const unsigned blocks = gridDim.x;
 #pragma unroll 1
-  for (unsigned share = threadIdx.x % kWarpLanes + 1; share <= blocks; share += kWarpLanes)
-    (void)take_word(source.words + max(static_cast<int>(share * static_cast<unsigned>(cols) / blocks), 1) - 1);
+  for (unsigned first = threadIdx.x % kWarpLanes + 1; first <= blocks; first += kLooks * kWarpLanes) {
+    const unsigned* at[kLooks];
+    unsigned seen[kLooks];
+    bool missing = true;
+#pragma unroll
+    for (int i = 0; i < kLooks; ++i) {
+      const unsigned share = min(first + static_cast<unsigned>(i * kWarpLanes), blocks);
+      at[i] = source.words + max(static_cast<int>(share * static_cast<unsigned>(cols) / blocks), 1) - 1;
+      seen[i] = kNoWord;
+    }
+    while (missing) {
+      missing = false;
+#pragma unroll
+      for (int i = 0; i < kLooks; ++i) look_at_word(seen[i], at[i], seen[i] == kNoWord);
+#pragma unroll
+      for (int i = 0; i < kLooks; ++i) missing |= seen[i] == kNoWord;
+    }
+  }
   __syncwarp();
 }
 
@@ -137,25 +154,28 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
   if (thread / kWarpLanes == kWatchingWarp) watch_vector(source, cols);
   consumer_barrier();
   if (norm_weight == nullptr) {
-    // The item after next is asked for when one is taken.
-    ItemWords next[2];
-    next[0].ask(source, item_column(thread), cols);
-    next[1].ask(source, item_column(thread + kConsumerThreads), cols);
+    constexpr int kAhead = 3;
+    ItemWords next[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) next[k].ask(source, item_column(thread + k * kConsumerThreads), cols);
 #pragma unroll 1
     for (int index = thread; index < item_count; index += kConsumerThreads) {
       ItemWords item = next[0];
-      next[0] = next[1];
-      next[1].ask(source, item_column(index + 2 * kConsumerThreads), cols);
+#pragma unroll
+      for (int k = 0; k + 1 < kAhead; ++k) next[k] = next[k + 1];
+      next[kAhead - 1].ask(source, item_column(index + kAhead * kConsumerThreads), cols);
       item.wait(source, item_column(index));
       quantize_item<kSums>(item.low_values(source), item.high_values(source), index, row);
     }
     return;
   }
+  ItemWords next;
+  next.ask(source, item_column(thread), cols);
 #pragma unroll 1
   for (int index = thread; index < item_count; index += kConsumerThreads) {
     const int column = item_column(index);
-    ItemWords item;
-    item.ask(source, column, cols);
+    ItemWords item = next;
+    next.ask(source, item_column(index + kConsumerThreads), cols);
     item.wait(source, column);
     if (column < cols) *reinterpret_cast<float4*>(staged + column) = item.low_values(source);
     if (column + 16 < cols) *reinterpret_cast<float4*>(staged + column + 16) = item.high_values(source);
