@@ -21,9 +21,10 @@ __device__ __forceinline__ void plan_program(const RowProgram& program, UnitRang
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < program.op_count * kMaxStreamOutputs; i += kProgramThreads) {
     const ProgramOp& op = program.ops[i / kMaxStreamOutputs];
-    if (op.kind != ProgramOpKind::product) continue;
-    plan_output<kFirst, kSecond>(op.product.shape, i % kMaxStreamOutputs, program.unit_strips,
-                                 static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), ranges + i);
+    const int output = i % kMaxStreamOutputs;
+    if (op.kind != ProgramOpKind::product || output >= op.product.shape.output_count) continue;
+    plan_output<kFirst, kSecond>(op.product.shape, output, program.unit_strips, static_cast<int>(blockIdx.x),
+                                 static_cast<int>(gridDim.x), ranges + op.product.first_range + output);
   }
 }
 
@@ -37,7 +38,7 @@ __device__ __forceinline__ void feed_program(const RowProgram& program, const Pr
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
     if (op.kind == ProgramOpKind::product) {
-      feed_product<kFirst, kSecond>(op.product, ranges + index * kMaxStreamOutputs, feeder);
+      feed_product<kFirst, kSecond>(op.product, ranges + op.product.first_range, feeder);
       continue;
     }
     if (row.position < 0) {
@@ -95,16 +96,16 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
     if (op.kind == ProgramOpKind::product) {
       const UnitRange* ranges = reinterpret_cast<const UnitRange*>(shared + program.layout.ranges);
       Consumer consumer = consumer_of(program, shared, progress);
-      consume_product<kFirst, kSecond>(op.product, ranges + index * kMaxStreamOutputs, consumer);
+      consume_product<kFirst, kSecond>(op.product, ranges + op.product.first_range, consumer);
       progress.stage = consumer.stage;
       progress.round = consumer.round;
       continue;
     }
     const AttentionStep step = {program.handover, *program.rows, progress.launch, generation,
-                                shared + program.layout.quants};
+                                shared + program.layout.scales};
     consumer_barrier();  // the area is free
     attend(op.attention, step, ring_of(program, shared), progress.stage);
-    progress.stage += attention_stages(op.attention, step.row, progress.stage);
+    progress.stage += attention_stages(op.attention, step.row);
     merge_chunks(op.attention, step);
   }
 }
@@ -115,9 +116,11 @@ __device__ __forceinline__ void finish_program(const RowProgram& program, unsign
   unsigned* words = program.handover.words(launch);
   int round = 0;
 #pragma unroll 1
-  for (int index = 0; index < program.op_count; ++index)
-    if (program.ops[index].kind == ProgramOpKind::product)
-      finish_product(program.ops[index].product, ranges + index * kMaxStreamOutputs, exchange, words, round);
+  for (int index = 0; index < program.op_count; ++index) {
+    const ProgramOp& op = program.ops[index];
+    if (op.kind == ProgramOpKind::product)
+      finish_product(op.product, ranges + op.product.first_range, exchange, words, round);
+  }
 }
 
 template <DType kFirst, DType kSecond>
@@ -177,8 +180,7 @@ std::vector<ProgramTypes> program_types() {
   return types;
 }
 
-constexpr int kFewestOps = 4;                                           // that are worth a program
-constexpr int kMinSlotBytes = 2 * tile_layout(DType::Q8_0).tile_bytes;  // an octet of blocks
+constexpr int kFewestOps = 4;  // that are worth a program
 
 }  // namespace
 
@@ -204,14 +206,14 @@ std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls,
     count += 2;
   }
   if (builder.op_count() < kFewestOps) return 0;
-  const RowProgram& program = builder.finish();
-  if (program.layout.slot_bytes < kMinSlotBytes) return 0;
+  const RowProgram* const program = builder.finish();
+  if (program == nullptr) return 0;
   for (const ProgramChoice& choice : kProgramKernels) {
     if (choice.types.first != builder.types().first || choice.types.second != builder.types().second) continue;
     launch_kernel("row_program_kernel", choice.kernel,
                   {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kProgramThreads),
-                   static_cast<std::size_t>(program.layout.total)},
-                  target, program);
+                   static_cast<std::size_t>(program->layout.total)},
+                  target, *program);
   }
   return count;
 }

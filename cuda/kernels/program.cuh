@@ -41,6 +41,7 @@ struct ProgramInput {
 };
 
 struct ProgramProduct {
+  int first_range;    // in the table of ranges, an output each
   StreamShape shape;  // stage_bytes: a slot of the ring
   ProgramOutput outputs[kMaxStreamOutputs];
   ProgramInput input;
@@ -90,13 +91,13 @@ struct ProgramOp {
 // Offsets in dynamic shared memory. The ring is at 0.
 struct ProgramLayout {
   int slot_bytes;
-  int quants;
   int scales;
   int sums;
-  int staged;    // floats of a row that has a norm
+  int quants;
+  int staged;    // floats of a row that has a norm, behind its quants
   int reduce;    // the norm's partial sums
   int exchange;  // ProgramExchange
-  int ranges;    // [operation][output] UnitRange
+  int ranges;    // [output] UnitRange, of all operations
   int barriers;
   int total;
 };

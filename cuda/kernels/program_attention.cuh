@@ -3,12 +3,12 @@
 // by program_merge.cuh.
 //
 // Items are those of attention_decode.cu: a chunk for one unit of query heads, in the order (unit, chunk); a block
-// takes an equal part of them, its groups take turns. An item is four stages of the ring: two used as one for keys, two
-// for values, whose place serves the exchange of partial sums when they are read. Values are copied behind the keys of
-// the item two further on: groups work about a quarter of an item apart, and it is then that the places of both are
-// free. A group that begins a unit turns the unit's queries itself. A unit's last chunk holds the position of the row,
-// which nobody has written to the cache yet when it is copied: whoever has that item puts it in its place, and one of
-// them into the cache.
+// takes an equal part of them, its groups take turns. An item is two stages of the ring, its keys and its values, whose
+// place serves the exchange of partial sums when they are read. Values are copied behind the keys of the item two
+// further on: groups work about a quarter of an item apart, and it is then that the places of both are free. A group
+// that begins a unit turns the unit's queries itself. A unit's last chunk holds the position of the row, which nobody
+// has written to the cache yet when it is copied: whoever has that item puts it in its place, and one of them into the
+// cache.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -20,9 +20,9 @@
 
 namespace genai::cuda {
 
-inline constexpr int kItemStages = 4;
+inline constexpr int kItemStages = 2;
 inline constexpr int kValuesBehind = 2;     // items
-inline constexpr int kAttentionWindow = 8;  // stages on their way: fewer, larger copies than those of weights
+inline constexpr int kAttentionWindow = 4;  // stages on their way: smaller copies than those of weights
 
 // Shared memory of a group: queries [head][D], weights [head][64].
 inline constexpr int kGroupWeights = kMaxUnitHeads * kMaxProgramHeadDim * 4;
@@ -35,8 +35,8 @@ static_assert(kGroupThreads == kProgramGroupThreads && 2 * kMaxProgramHeadDim <=
 bool program_attention_serves(const RotateArgs& rotate, const AttentionArgs& attention);
 ProgramAttention program_attention(const RotateArgs& rotate, const AttentionArgs& attention);
 
-// Two slots of the ring must hold the keys, or the values, of a chunk.
-constexpr int attention_slot_bytes(int head_dim) { return kChunkPositions * head_dim * 2 / 2; }
+// A slot of the ring must hold the keys, or the values, of a chunk.
+constexpr int attention_slot_bytes(int head_dim) { return kChunkPositions * head_dim * 2; }
 
 // What the threads of an operation know beside its arguments.
 struct AttentionStep {
@@ -55,8 +55,7 @@ struct AttentionItem {
   int chunk;
 };
 
-// A block's items, and the stages of the ring in which they come, from `first_stage` on, an even one. A stage in which
-// an item's keys or values begin is followed by another of theirs.
+// A block's items.
 struct AttentionItems {
   ChunkSpan span;
   int first;
@@ -74,19 +73,20 @@ struct AttentionItems {
   }
 };
 
+// The stages of the ring in which they come, from `first_stage` on.
 __device__ __forceinline__ int keys_stage(int first_stage, int index) {
-  return first_stage + 2 * (index + max(index - kValuesBehind, 0));
+  return first_stage + index + max(index - kValuesBehind, 0);
 }
 __device__ __forceinline__ int values_stage(int first_stage, int index, int item_count) {
-  return first_stage + 2 * (index + min(index + kValuesBehind + 1, item_count));
+  return first_stage + index + min(index + kValuesBehind + 1, item_count);
 }
 
 // Stages that the operation takes in this block, from the next one on.
-__device__ __forceinline__ int attention_stages(const ProgramAttention& op, const StepRow& row, int first_stage) {
-  return first_stage % 2 + kItemStages * AttentionItems(op, row).count;
+__device__ __forceinline__ int attention_stages(const ProgramAttention& op, const StepRow& row) {
+  return kItemStages * AttentionItems(op, row).count;
 }
 
-// The thread that copies. The cache must have what earlier launches wrote.
+// The warp that copies. The cache must have what earlier launches wrote.
 __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const StepRow& row, int product_window,
                                                RingFeeder& feeder) {
   const AttentionItems items(op, row);
@@ -99,22 +99,19 @@ __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const
   };
   AttentionItem of_keys = items.at(0);
   AttentionItem of_values = of_keys;
-  feeder.align();
   feeder.set_window(kAttentionWindow);
 #pragma unroll 1
   for (int index = 0; index < items.count + kValuesBehind; ++index) {
-    if (index < items.count) feeder.copy_double(place(of_keys).keys, bytes);
-    if (index >= kValuesBehind) feeder.copy_double(place(of_values).values, bytes);
+    if (index < items.count) feeder.copy_each(place(of_keys).keys, bytes, 1);
+    if (index >= kValuesBehind) feeder.copy_each(place(of_values).values, bytes, 1);
   }
   feeder.set_window(product_window);
 }
 
-// One lane of a warp that has read what the two stages hold.
-__device__ __forceinline__ void release_double(const ProgramRing& ring, int stage) {
+// By a warp that has read what the stage holds.
+__device__ __forceinline__ void release_stage(const ProgramRing& ring, int stage) {
   __syncwarp();
-  if (threadIdx.x % kWarpLanes != 0) return;
-  ring.release(stage);
-  ring.release(stage + 1);
+  if (threadIdx.x % kWarpLanes == 0) ring.release(stage);
 }
 
 enum class OwnPart : int { key, value };
@@ -266,7 +263,7 @@ __device__ __forceinline__ void weigh_values(const Attention& attention, const A
                          publish_pair(place + head * stride, sums.x, sums.y, tag);
                          publish_pair(place + head * stride + 2, sums.z, sums.w, tag);
                        });
-  release_double(attention.ring, stage);
+  release_stage(attention.ring, stage);
 }
 
 template <int kHeads>
@@ -277,15 +274,14 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
   bool begins_unit = true;
 #pragma unroll 1
   for (; index < items.count; index += kProgramGroups) {
-    const int even_stage = (keep(first_stage) + 1) / 2 * 2;
-    const int keys = keys_stage(even_stage, index);
-    const int values = values_stage(even_stage, index, items.count);
+    const int keys = keys_stage(keep(first_stage), index);
+    const int values = values_stage(keep(first_stage), index, items.count);
     begin_item<kHeads>(attention, item, begins_unit, keys, values);
     attention.ring.wait_full(keys);
     dot_keys<std::uint16_t, kHeads>(ConsumerThread().own,
                                     reinterpret_cast<const std::uint16_t*>(attention.ring.slot(keys)),
                                     attention.queries(), attention.op.cache.head_dim, attention.weights());
-    release_double(attention.ring, keys);
+    release_stage(attention.ring, keys);
     attention.barrier();
     weigh_scores<kHeads>(attention, item);
     attention.barrier();

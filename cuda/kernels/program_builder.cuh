@@ -22,7 +22,7 @@ struct ProgramTypes {
 
 // Stages on their way at once: enough for the memory's full speed; more of them hold up everything else on its way
 // (matmul_row.cu has measured the same).
-inline constexpr int kRingWindow = 4;
+inline constexpr int kRingWindow = 3;
 
 class ProgramBuilder {
  public:
@@ -38,7 +38,8 @@ class ProgramBuilder {
 
   int op_count() const { return program_->op_count; }
   ProgramTypes types() const { return candidates_.front(); }
-  const RowProgram& finish();
+  // Null where shared memory does not do.
+  const RowProgram* finish();
 
  private:
   // Vectors, as numbers: an operation's outputs are 3 * index and on.
@@ -84,9 +85,11 @@ class ProgramBuilder {
   std::vector<OpFacts> facts_;  // an operation each
   std::vector<Vector> vectors_;
   int used_words_ = 0;
+  int range_count_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
   bool has_attention_ = false;
+  int slot_bytes_needed_ = 2 * tile_layout(DType::Q8_0).tile_bytes;  // an octet of blocks at least
 };
 
 inline ProgramBuilder::Vector* ProgramBuilder::find(std::uint64_t address, int width) {
@@ -204,6 +207,8 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   op.kind = ProgramOpKind::product;
   ProgramProduct& product = op.product;
   product = {};
+  product.first_range = range_count_;
+  range_count_ += args.output_count;
   product.input = read(args.input.address(), cols);
   product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
   product.norm_epsilon = args.norm_epsilon;
@@ -260,34 +265,33 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
   own.output = write(attention.out.address(), q_width, 0, true);
   write(rotate.q.address(), q_width, 1, false);
   has_attention_ = true;
+  slot_bytes_needed_ = std::max(slot_bytes_needed_, attention_slot_bytes(head_dim));
   return true;
 }
 
 inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   const bool sums = has_minimum(types().first) || has_minimum(types().second);
-  const int octets = octet_count(widest_);
-  ProgramLayout layout = {};
-  const int quants = octets * kOctetWidth;
-  const int scales = octets * kOctetBlocks * 4;
-  const int vector = quants + scales * (sums ? 2 : 1);
+  const int scales = octet_count(widest_) * kOctetBlocks * 4;
+  const int normed_quants = octet_count(widest_normed_) * kOctetWidth;
+  const int vector = std::max(octet_count(widest_) * kOctetWidth, normed_quants + widest_normed_ * 4);
   // Attention uses the vector's place.
-  const int staged =
-      (std::max(widest_normed_ * 4, has_attention_ ? kAttentionAreaBytes - vector : 0) + 127) / 128 * 128;
+  const int area =
+      (std::max(scales * (sums ? 2 : 1) + vector, has_attention_ ? kAttentionAreaBytes : 0) + 127) / 128 * 128;
+  constexpr int kReduce = kVectorThreads / 2 * 4;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
-  constexpr int reduce = kVectorThreads / 2 * 4;
-  const int ranges = program_->op_count * kMaxStreamOutputs * static_cast<int>(sizeof(UnitRange));
-  const int barriers = kProgramBarriers * 8;
-  const int others = vector + staged + reduce + exchange + ranges + barriers;
+  const int ranges = range_count_ * static_cast<int>(sizeof(UnitRange));
+  const int others = area + kReduce + exchange + ranges + kProgramBarriers * 8;
+  ProgramLayout layout = {};
   layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
-  layout.quants = kRingSlots * layout.slot_bytes;
-  layout.scales = layout.quants + quants;
+  layout.scales = kRingSlots * layout.slot_bytes;
   layout.sums = layout.scales + scales;
-  layout.staged = layout.sums + (sums ? scales : 0);
-  layout.reduce = layout.staged + staged;
-  layout.exchange = layout.reduce + reduce;
+  layout.quants = layout.sums + (sums ? scales : 0);
+  layout.staged = layout.quants + normed_quants;
+  layout.reduce = layout.scales + area;
+  layout.exchange = layout.reduce + kReduce;
   layout.ranges = layout.exchange + exchange;
   layout.barriers = layout.ranges + ranges;
-  layout.total = layout.barriers + barriers;
+  layout.total = layout.barriers + kProgramBarriers * 8;
   return layout;
 }
 
@@ -307,11 +311,12 @@ inline int ProgramBuilder::most_fitting_strips() const {
 }
 
 // Lays out shared memory, chooses the kernel, and finds what must be in memory when the program is over.
-inline const RowProgram& ProgramBuilder::finish() {
+inline const RowProgram* ProgramBuilder::finish() {
   for (program_->unit_strips = kMaxUnitStrips;; program_->unit_strips /= 2) {
     program_->layout = layout(program_->unit_strips);
     if (program_->unit_strips == 1 || most_fitting_strips() >= program_->unit_strips) break;
   }
+  if (program_->layout.slot_bytes < slot_bytes_needed_) return nullptr;
   for (int index = 0; index < program_->op_count; ++index) {
     if (program_->ops[index].kind != ProgramOpKind::product) continue;
     ProgramProduct& product = program_->ops[index].product;
@@ -328,7 +333,7 @@ inline const RowProgram& ProgramBuilder::finish() {
     else
       (vector.output == 0 ? op.attention.output.stores : op.attention.stores_q) = true;
   }
-  return *program_;
+  return program_.get();
 }
 
 }  // namespace genai::cuda

@@ -121,6 +121,8 @@ __device__ __forceinline__ void consume_output(int tile_count, const UnitRange& 
     if (own < units)
       consume_unit<kType>(tile_count, min(range.unit_strips, range.strip_count - (first + own) * range.unit_strips),
                           range, consumer.stage + own, units, consumer);
+    else
+      consumer.exchange.wait_free(consumer.round);  // or its arrival would be counted for the round before last
     consumer.exchange.arrive_full(consumer.round++);
     consumer.stage += units * range.pieces;
   }
@@ -129,7 +131,9 @@ __device__ __forceinline__ void consume_output(int tile_count, const UnitRange& 
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void consume_product(const ProgramProduct& product, const UnitRange* ranges,
                                                 Consumer& consumer) {
-  if (ranges[0].unit_count + ranges[1].unit_count + ranges[2].unit_count == 0) return;
+  int units = 0;
+  for (int output = 0; output < product.shape.output_count; ++output) units += ranges[output].unit_count;
+  if (units == 0) return;
   prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>({product.input, consumer.words},
                                                                       product.norm_weight, product.norm_epsilon,
                                                                       product.cols, consumer.row, consumer.staged);

@@ -12,7 +12,7 @@
 
 namespace genai::cuda {
 
-inline constexpr int kRingSlots = 16;
+inline constexpr int kRingSlots = 8;
 inline constexpr int kRingBarriers = 128;
 // Those of the ring and of the exchange.
 inline constexpr int kProgramBarriers = kRingBarriers + kRingSlots + 4;
@@ -66,31 +66,6 @@ class RingFeeder {
     stage_ += __popc(acting);
   }
 
-  // By all lanes: two stages, the first even, whose slots are used as one; the second is complete at once.
-  __device__ __forceinline__ void copy_double(const void* source, unsigned bytes) {
-    if (threadIdx.x % 32 == 0) {
-      wait_empty(stage_);
-      wait_empty(stage_ + 1);
-      if (stage_ >= window_) wait_shared(full_address(stage_ - window_), full_parity(stage_ - window_));
-      load_stage(stage_, source, bytes);
-      arrive_shared(full_address(stage_ + 1));
-    }
-    __syncwarp();
-    stage_ += 2;
-  }
-
-  // Makes the next stage an even one.
-  __device__ __forceinline__ void align() {
-    if (stage_ % 2 == 0) return;
-    if (threadIdx.x % 32 == 0) {
-      wait_empty(stage_);
-      arrive_shared(full_address(stage_));
-      for (int warp = 0; warp < kProgramGroupWarps; ++warp) arrive_shared(empty_address(stage_));
-    }
-    __syncwarp();
-    ++stage_;
-  }
-
  private:
   __device__ __forceinline__ unsigned full_address(int stage) const {
     return full_ + (static_cast<unsigned>(stage) & (kRingBarriers - 1)) * 8;
@@ -117,7 +92,7 @@ class RingFeeder {
   int slot_bytes_;
   std::uint64_t policy_;
   int stage_ = 0;
-  int window_ = 4;
+  int window_ = 1;
 };
 
 }  // namespace genai::cuda
