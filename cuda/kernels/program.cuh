@@ -98,6 +98,7 @@ struct ProgramLayout {
   int reduce;    // the norm's partial sums
   int exchange;  // ProgramExchange
   int ranges;    // [output] UnitRange, of all operations
+  int ops;       // ProgramList
   int barriers;
   int total;
 };
