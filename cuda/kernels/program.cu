@@ -193,7 +193,7 @@ std::vector<ProgramTypes> program_types() {
   return types;
 }
 
-constexpr int kFewestOps = 4;  // that are worth a program
+constexpr int kFewestOps = 12;  // that are worth a kernel that shares its multiprocessors with no other
 
 }  // namespace
 

@@ -23,7 +23,7 @@ struct ProgramTypes {
 
 // Stages on their way at once: enough for the memory's full speed; more of them hold up everything else on its way
 // (matmul_row.cu has measured the same).
-inline constexpr int kRingWindow = 3;
+inline constexpr int kRingWindow = 2;
 
 class ProgramBuilder {
  public:
