@@ -61,6 +61,7 @@ struct FixedBytes {
   std::uint64_t vectors = 0;    // norms and biases, in one range with the resident matrices
   std::uint64_t kv = 0;         // of the whole context, in whole granules
   std::uint64_t workspace = 0;  // in whole granules
+  std::uint64_t graphs = 0;     // kept for what the backend takes for them
 };
 
 struct PlanRequest {
