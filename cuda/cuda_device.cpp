@@ -12,9 +12,10 @@
 namespace genai::cuda {
 namespace {
 
-// What the driver takes for a graph that is ready to run, at most: measured on an H200, and half as much again.
-constexpr std::uint64_t kGraphBytes = std::uint64_t{4} << 20;
-constexpr std::uint64_t kGraphOperationBytes = 2048;
+// What the driver takes of device memory for graphs that are ready to run. On an H200, 10,000 operations in five graphs
+// took up to 3.7 KiB each, in steps of 2 MiB, and the first ones nothing that was not the context's already.
+constexpr std::uint64_t kGraphStepBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kGraphOperationBytes = 4096;
 
 class CudaDevice final : public Device {
  public:
@@ -34,7 +35,7 @@ class CudaDevice final : public Device {
   }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(ordinal_); }
   std::uint64_t graph_reserve_bytes(std::size_t graph_count, std::size_t operation_count) const override {
-    return graph_count * (kGraphBytes + operation_count * kGraphOperationBytes);
+    return kGraphStepBytes + graph_count * operation_count * kGraphOperationBytes;
   }
 
  private:

@@ -41,6 +41,7 @@ class HostDevice final : public Device, public HostCores {
   std::uint64_t graph_reserve_bytes(std::size_t, std::size_t) const override { return 0; }
   std::unique_ptr<RowServer> serve_rows(const ExchangeWord* request, const RowServerLimits& limits) override;
   std::uint64_t ahead_bytes() const override;
+  std::uint64_t cache_bytes() const override;
 
  private:
   const std::shared_ptr<HostSchedule> schedule_;

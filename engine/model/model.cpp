@@ -55,15 +55,17 @@ std::size_t step_graph_count(std::int32_t sequence_count) {
   return static_cast<std::size_t>(std::bit_width(count)) + (std::has_single_bit(count) ? 0 : 1);
 }
 
-// More than a step has, wherever its rows are: a matrix is read in up to four lanes, each a kernel, one that prepares
-// its input and those that speak with others; the ring copies chunks, and some kernels read no matrix.
+// No step has more, wherever its rows are. Of a matrix: its input, resident rows, rows over the link or a request to
+// host cores and its answer, the copy of a piece of a chunk and its rows. Of a chunk, which is one in 64 of the whole
+// model or has 8 MiB: another copy and another kernel.
 std::size_t most_step_operations(const WeightMap& map, std::int32_t small_kernels) {
-  constexpr std::size_t kOfMatrix = 8;
-  constexpr std::uint64_t kChunkBytes = std::uint64_t{4} << 20;
+  constexpr std::size_t kOfMatrix = 6;
+  constexpr std::uint64_t kChunkBytes = std::uint64_t{8} << 20;
+  constexpr std::uint64_t kFewestChunks = 64;
   const auto matrices =
       std::count_if(map.tensors.begin(), map.tensors.end(), [](const auto& any) { return any.packed; });
-  return kOfMatrix * static_cast<std::size_t>(matrices) + 2 * static_cast<std::size_t>(small_kernels) +
-         map.total_bytes / kChunkBytes;
+  const std::uint64_t chunks = kFewestChunks + map.total_bytes / kChunkBytes;
+  return kOfMatrix * static_cast<std::size_t>(matrices) + 2 * (static_cast<std::size_t>(small_kernels) + chunks);
 }
 
 }  // namespace
@@ -90,7 +92,11 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.small_kernels = 3 * config.layer_count + 3;  // rotation, attention, merging; embedding, choice, advance
   request.fixed.graphs = whole(device.graph_reserve_bytes(step_graph_count(options.sequence_count),
                                                           most_step_operations(map, request.small_kernels)));
-  if (options.host_device != nullptr) request.host_ahead_bytes = host_cores_of(*options.host_device).ahead_bytes();
+  if (options.host_device != nullptr) {
+    const HostCores& cores = host_cores_of(*options.host_device);
+    request.host_ahead_bytes = cores.ahead_bytes();
+    request.host_cache_bytes = cores.cache_bytes();
+  }
   request.speeds = options.lane_speeds;
   request.forced_cold = matrices_named(map, options.forced_cold);
   return request;
