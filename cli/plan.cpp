@@ -60,7 +60,7 @@ Json document(const PlanRequest& request, const ResidencyPlan& plan) {
   json["smallest_budget_bytes"] = smallest_budget(request);
   json["kv_bytes"] = request.fixed.kv;
   json["workspace_bytes"] = request.fixed.workspace;
-  json["graph_bytes"] = request.fixed.graphs;
+  json["graph_reserve_bytes"] = request.fixed.graphs;
   json["vector_bytes"] = request.fixed.vectors;
   json["ring_slots"] = plan.ring_slots;
   json["ring_slot_bytes"] = plan.ring_slot_bytes;
