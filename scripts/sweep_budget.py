@@ -4,7 +4,7 @@
 Cells run in turn, all modes of a budget one after the other, and that several times, so that a machine whose speed drifts
 is unfair to none. Fails where `auto` loses to a mode in which all cold rows go one way (stream, zerocopy, host): where
 the median, over the rounds, of auto's speed over that mode's is below 1 - margin, and still is after as many rounds again,
-twice. Where auto took that very mode there is nothing to lose to. Fails too where any two runs differ in their logits hash.
+twice. Where both came out as the same mode there is nothing to lose. Fails too where any two runs differ in their logits hash.
 
   scripts/sweep_budget.py -m FILE [--genai build/genai] [--budgets 100%,75%,50%,25%,min] [--rounds 5] [--margin 0.1]
                           [--modes auto,stream,zerocopy,host,split] [--tokens 64] [--prompt TEXT] [--out sweep]
@@ -133,7 +133,7 @@ def faults_of(cells, margin):
         for mode in ONE_WAY:
             if mode not in row or not row[mode]["rounds"]:
                 continue
-            if row["auto"]["rounds"] and row["auto"]["rounds"][0]["mode"] == mode:
+            if row["auto"]["rounds"] and row["auto"]["rounds"][0]["mode"] == row[mode]["rounds"][0]["mode"]:
                 continue
             ratios = [auto["decode_tokens_per_second"] / other["decode_tokens_per_second"]
                       for auto, other in zip(row["auto"]["rounds"], row[mode]["rounds"])]

@@ -4,6 +4,7 @@
 #include "tests/catch.h"
 #include "tests/faulty_device.h"
 #include "tests/generation_cases.h"
+#include "tests/wrapped_device.h"
 
 namespace genai {
 namespace {
@@ -27,6 +28,52 @@ ModelOptions model_options(std::int32_t sequence_count) {
   options.sequence_count = sequence_count;
   return options;
 }
+
+class SizedGraph final : public Graph {
+ public:
+  SizedGraph(std::unique_ptr<Graph> inner, std::optional<std::uint64_t> bytes)
+      : inner_(std::move(inner)), bytes_(bytes) {}
+  Graph& inner() { return *inner_; }
+  std::size_t node_count() const override { return inner_->node_count(); }
+  std::optional<std::uint64_t> device_bytes() const override { return bytes_; }
+
+ private:
+  std::unique_ptr<Graph> inner_;
+  const std::optional<std::uint64_t> bytes_;
+};
+
+class SizedGraphStream final : public WrappedStream {
+ public:
+  SizedGraphStream(std::unique_ptr<Stream> inner, const std::optional<std::uint64_t>& bytes)
+      : WrappedStream(std::move(inner)), bytes_(bytes) {}
+  std::unique_ptr<Graph> end_capture() override {
+    return std::make_unique<SizedGraph>(WrappedStream::end_capture(), bytes_);
+  }
+  void launch(Graph& graph) override { WrappedStream::launch(static_cast<SizedGraph&>(graph).inner()); }
+
+ private:
+  const std::optional<std::uint64_t>& bytes_;
+};
+
+// Every graph of this device says that it takes so many bytes.
+class SizedGraphDevice final : public Device {
+ public:
+  SizedGraphDevice() : device_(device_options()), kernels_(device_.kernels()) {}
+  std::string name() const override { return device_.name(); }
+  VirtualMemory& memory() override { return device_.memory(); }
+  Kernels& kernels() override { return kernels_; }
+  std::unique_ptr<Stream> create_stream() override {
+    return std::make_unique<SizedGraphStream>(device_.create_stream(), bytes_of_a_graph);
+  }
+  std::unique_ptr<Event> create_event() override { return device_.create_event(); }
+  std::uint64_t graph_reserve_bytes(std::size_t, std::size_t) const override { return 0; }
+
+  std::optional<std::uint64_t> bytes_of_a_graph;
+
+ private:
+  HostDevice device_;
+  WrappedKernels kernels_;
+};
 
 std::uint64_t whole_granules(std::uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
@@ -98,6 +145,27 @@ TEST_CASE("the arena keeps memory free inside its budget", "[graph_memory]") {
   ResidencyArena plain(device.memory(), std::nullopt, Allocator::plain);
   plain.keep_free(MemoryKind::graphs, kGranule);
   CHECK(plain.committed_device_bytes() == 0);
+}
+
+TEST_CASE("memory of graphs is measured width by width, and not known where it is not of one", "[graph_memory]") {
+  SizedGraphDevice device;
+  DeviceModel model(device, image(), model_options(2));
+  CHECK(model.loop->graph_bytes() == 0);
+  device.bytes_of_a_graph = 1000;
+  model.generate(prompt_of(3, 96), 4);
+  CHECK(model.loop->graph_bytes() == 1000);
+  model.generate(prompt_of(3, 96), 4);  // by the same graph
+  CHECK(model.loop->graph_bytes() == 1000);
+  device.bytes_of_a_graph = 700;
+  const std::atomic<bool> interrupted{false};
+  const GenerationRequest request{.prompt = prompt_of(3, 96), .max_tokens = 4, .sampler = {}, .end_ids = {}};
+  model.loop->generate_all(std::vector{request, request}, {}, interrupted);
+  CHECK(model.loop->graph_bytes() == 1700);
+
+  DeviceModel unknown(device, image(), model_options(1));
+  device.bytes_of_a_graph.reset();
+  unknown.generate(prompt_of(3, 96), 4);
+  CHECK_FALSE(unknown.loop->graph_bytes().has_value());
 }
 
 TEST_CASE("graphs that took more than was kept for them are told, and only those", "[graph_memory]") {
