@@ -22,13 +22,17 @@ class FaultyDevice final : public Device {
   std::unique_ptr<Stream> create_stream() override { return device_->create_stream(); }
   std::unique_ptr<Event> create_event() override { return device_->create_event(); }
   std::uint64_t graph_reserve_bytes(std::size_t graph_count, std::size_t operation_count) const override {
+    operation_count_ = operation_count;
     return device_->graph_reserve_bytes(graph_count, operation_count) + graph_count * bytes_of_a_graph_;
   }
+  // What was said last of the operations of a graph.
+  std::size_t expected_operations() const { return operation_count_; }
 
  private:
   std::unique_ptr<Device> device_;
   FaultyMemory memory_;
   const std::uint64_t bytes_of_a_graph_;
+  mutable std::size_t operation_count_ = 0;
 };
 
 }  // namespace genai::test

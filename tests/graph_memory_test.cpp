@@ -132,6 +132,31 @@ TEST_CASE("a budget holds graphs too: rows make room for them, and the smallest 
   CHECK_THROWS_AS(DeviceModel(with, image(), options), BudgetError);
 }
 
+TEST_CASE("no step has more operations than graph memory is kept for, wherever its rows are", "[graph_memory]") {
+  FaultyDevice device(device_options());
+  HostDevice host(device_options());
+  for (const bool whole : {true, false}) {
+    for (const OffloadMode mode :
+         {OffloadMode::off, OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split}) {
+      INFO(offload_mode_name(mode) << (whole ? ", all cold" : ", as much as fits"));
+      ModelOptions options = model_options(2);
+      options.offload = mode;
+      options.host_device = &host;
+      if (mode != OffloadMode::off && whole) options.forced_cold = {"weight"};
+      if (mode != OffloadMode::off && !whole) {
+        PlanRequest request = DeviceModel(device, image(), options).model->plan_request();
+        options.budget_bytes = make_residency_plan(request).committed_bytes - kGranule;
+      }
+      DeviceModel model(device, image(), options);
+      const std::atomic<bool> interrupted{false};
+      const GenerationRequest request{.prompt = prompt_of(3, 96), .max_tokens = 4, .sampler = {}, .end_ids = {}};
+      model.loop->generate_all(std::vector{request, request}, {}, interrupted);
+      CHECK(model.loop->counters().graph_nodes > 10);
+      CHECK(model.loop->counters().graph_nodes <= device.expected_operations());
+    }
+  }
+}
+
 TEST_CASE("the arena keeps memory free inside its budget", "[graph_memory]") {
   HostDevice device(device_options());
   ResidencyArena arena(device.memory(), 4 * kGranule);
