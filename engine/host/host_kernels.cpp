@@ -104,6 +104,7 @@ class Matmul {
                             : reinterpret_cast<const std::byte*>(scratch_.tiles(copy)),
             .input_stride_bytes = floats ? scratch_.float_stride_bytes() : scratch_.tile_stride_bytes(),
             .row_count = args_.row_count,
+            .turned = nullptr,
             .bias = host(output.bias),
             .out = host(output.out),
             .out_stride = output.out_stride,

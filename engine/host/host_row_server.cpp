@@ -69,10 +69,14 @@ struct alignas(64) HostRowServer::Worker {
       : index(thread_index),
         tile_stride_bytes(input_words(server.limits_.input_width, true) * 4),
         float_stride_bytes(server.limits_.float_input ? input_words(server.limits_.input_width, false) * 4 : 0),
+        turned_stride_bytes(server.math_.turn_row ? turned_row_bytes(server.limits_.input_width) : 0),
         memory(server.limits_.max_rows * (tile_stride_bytes + float_stride_bytes + kPieceRows * 4) +
-               matmul_workspace_bytes(server.limits_.input_width) + 3 * kLineBytes),
+               std::min(server.limits_.max_rows, kMostTurnedRows) * turned_stride_bytes +
+               matmul_workspace_bytes(server.limits_.input_width) + 4 * kLineBytes),
         tiles(memory.take(server.limits_.max_rows * tile_stride_bytes)),
         floats(memory.take(server.limits_.max_rows * float_stride_bytes)),
+        turned(reinterpret_cast<TurnedTile*>(
+            memory.take(std::min(server.limits_.max_rows, kMostTurnedRows) * turned_stride_bytes))),
         outputs(reinterpret_cast<float*>(memory.take(server.limits_.max_rows * kPieceRows * 4))),
         workspace(memory.take(matmul_workspace_bytes(server.limits_.input_width))),
         followers(static_cast<std::size_t>(server.limits_.max_products), -1) {}
@@ -90,10 +94,12 @@ struct alignas(64) HostRowServer::Worker {
   std::uint32_t seen = 0;  // the last request; none of its units are left
   std::int64_t tile_stride_bytes;
   std::int64_t float_stride_bytes;
+  std::int64_t turned_stride_bytes;
   AlignedBytes memory;
-  std::byte* tiles;   // of each row of the request
-  std::byte* floats;  // likewise
-  float* outputs;     // (max_rows, kPieceRows)
+  std::byte* tiles;    // of each row of the request
+  std::byte* floats;   // likewise
+  TurnedTile* turned;  // of all rows, where matmul wants that
+  float* outputs;      // (max_rows, kPieceRows)
   std::byte* workspace;
 
   std::vector<std::int32_t> followers;  // by job: what was asked for behind it the last time; -1: not known
@@ -174,6 +180,10 @@ void HostRowServer::rethrow_failure() {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
+bool HostRowServer::wants_turned(const Request& request) const {
+  return math_.turn_row != nullptr && is_turned(request.row_count);
+}
+
 bool HostRowServer::is_open(std::uint32_t number) const { return last_request() == number; }
 
 void HostRowServer::serve() {
@@ -230,6 +240,8 @@ bool HostRowServer::read_input(Worker& worker, const Product& product, const Req
     if (!read_words(row, product.quantized_input ? tiles : floats, words, request.number)) return false;
     if (!product.quantized_input && product.has_quantized)
       math_.quantize_row(reinterpret_cast<const float*>(floats), cols, reinterpret_cast<ActivationTile*>(tiles));
+    if (product.has_quantized && wants_turned(request))
+      math_.turn_row(reinterpret_cast<const ActivationTile*>(tiles), cols, worker.turned + m, request.row_count);
   }
   return true;
 }
@@ -271,6 +283,7 @@ void HostRowServer::compute(Worker& worker, const Product& product, const Reques
                     .input = floats ? worker.floats : worker.tiles,
                     .input_stride_bytes = floats ? worker.float_stride_bytes : worker.tile_stride_bytes,
                     .row_count = request.row_count,
+                    .turned = wants_turned(request) ? worker.turned : nullptr,
                     .bias = output.bias ? host(output.bias) + first_row : nullptr,
                     .out = worker.outputs,
                     .out_stride = kPieceRows,

@@ -202,6 +202,17 @@ struct Avx512Path {
 
 void matmul_quantized_avx512(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
                              std::byte* workspace) {
+  if (job.row_count > 1 && job.row_count <= kMostTurnedRows) {
+    MatmulJob turned_job = job;
+    if (job.turned == nullptr) {
+      auto* turned = reinterpret_cast<TurnedTile*>(workspace);
+      for (std::int32_t m = 0; m < job.row_count; ++m)
+        turn_row_avx512(reinterpret_cast<const ActivationTile*>(job.input + m * job.input_stride_bytes),
+                        job.matrix.cols, turned + m, job.row_count);
+      turned_job.turned = turned;
+    }
+    return matmul_few_avx512(turned_job, first_strip, strip_count);
+  }
   vector::matmul_quantized(Avx512Path{}, job, first_strip, strip_count, workspace);
 }
 
