@@ -21,8 +21,7 @@ constexpr int kSpinsBetweenLooks = 256;  // at the clock and at flags
 // Fetched ahead by a thread that waits: what its part of a second-level cache holds beside the rows in use.
 constexpr std::int64_t kAheadBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kLineBytes = 64;
-constexpr std::int64_t kLineWords = kLineBytes / static_cast<std::int64_t>(sizeof(ExchangeWord));
-constexpr std::int64_t kAheadWords = 24 * kLineWords;  // of a request, while it is read
+constexpr std::int64_t kAheadWords = 64 * kLineWords;  // of a request, while it is read
 constexpr int kLinesAtOnce = 8;
 // Results of so many units at once wait in the thread's own memory for their words.
 constexpr std::int64_t kPieceUnits = 8;
@@ -248,17 +247,14 @@ bool HostRowServer::read_input(Worker& worker, const Product& product, const Req
 
 bool HostRowServer::read_words(const ExchangeWord* from, std::byte* to, std::int64_t count,
                                std::uint32_t number) const {
-  for (std::int64_t i = 0; i < count; ++i) {
+  static_assert(kTileWords % kLineWords == 0 && kTileWidth % kLineWords == 0 && kHeaderWords % kLineWords == 0);
+  for (std::int64_t i = 0; i < count; i += kLineWords) {
     // The device has written to memory or to a cache far away, and all threads read the same lines.
-    if (i % kLineWords == 0) __builtin_prefetch(from + i + kAheadWords);
-    ExchangeWord word = load_word(from[i]);
-    while (request_of(word) != number) {
+    __builtin_prefetch(from + i + kAheadWords, 0, 2);
+    while (!load_line(from + i, number, to + 4 * i)) {
       if (!is_open(number)) return false;
       pause_core();
-      word = load_word(from[i]);
     }
-    const std::uint32_t data = data_of(word);
-    std::memcpy(to + 4 * i, &data, sizeof data);
   }
   return true;
 }

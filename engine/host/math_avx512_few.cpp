@@ -127,30 +127,28 @@ template <DType kDType, int kRows>
   }
 }
 
-// p0 + p1 + ... + p31, left to right: lanes are the rows of a strip for one row of activations, then for the next.
-__m512 sum_partials(const RowPartials* a, const RowPartials* b, std::int64_t row_step, int used) {
-  __m512 y = _mm512_setzero_ps();
-  for (int k = 0; k < used; ++k, a += row_step, b += row_step) {
-    const FloatColumns p = columns_of((*a)[0], (*a)[1], (*b)[0], (*b)[1]);
-    y = k == 0 ? p.column[0] : _mm512_add_ps(y, p.column[0]);
-    for (int j = 1; j < kTileBlocks; ++j) y = _mm512_add_ps(y, p.column[j]);
-  }
-  // All that is left are zeros, and adding one of them is as good as adding all.
-  return used < kPartialTiles ? _mm512_add_ps(y, _mm512_setzero_ps()) : y;
-}
-
+// Sums p0 + p1 + ... + p31 of all rows, left to right. Two rows of activations make a register, with the rows of the
+// strip for one in lanes and then for the other; rows are the inner loop, for each of their sums waits for itself.
 [[gnu::noinline]] void finish(const MatmulJob& job, std::int64_t strip, const RowPartials* partials, int used) {
-  const std::int64_t first_row = strip * kStripRows;
-  const int count =
-      static_cast<int>(job.matrix.rows - first_row < kStripRows ? job.matrix.rows - first_row : kStripRows);
-  __m512 y[kMostTurnedRows + 1];
+  __m512 y[kMostTurnedRows];  // by row, in its low half
+  for (int k = 0; k < used; ++k, partials += job.row_count)
+    for (std::int32_t r = 0; r < job.row_count; r += 2) {
+      const RowPartials& a = partials[r];
+      const RowPartials& b = partials[r + 1 < job.row_count ? r + 1 : r];
+      const FloatColumns p = columns_of(a[0], a[1], b[0], b[1]);
+      __m512 sum = k == 0 ? p.column[0] : _mm512_add_ps(y[r], p.column[0]);
+      for (int j = 1; j < kTileBlocks; ++j) sum = _mm512_add_ps(sum, p.column[j]);
+      y[r] = sum;
+    }
   for (std::int32_t r = 0; r < job.row_count; r += 2) {
-    const RowPartials* a = partials + r;
-    const RowPartials* b = r + 1 < job.row_count ? a + 1 : a;
-    y[r] = sum_partials(a, b, job.row_count, used);
+    // All that is left are zeros, and adding one of them is as good as adding all.
+    if (used < kPartialTiles) y[r] = _mm512_add_ps(y[r], _mm512_setzero_ps());
     y[r + 1] = Avx512::high_half(y[r]);
   }
-  vector::finish_rows<Avx512>(job, 0, job.row_count, first_row, count, y);
+  const std::int64_t first_row = strip * kStripRows;
+  const std::int64_t rows_left = job.matrix.rows - first_row;
+  vector::finish_rows<Avx512>(job, 0, job.row_count, first_row,
+                              static_cast<int>(rows_left < kStripRows ? rows_left : kStripRows), y);
 }
 
 template <DType kDType>
