@@ -25,7 +25,7 @@ constexpr std::int64_t kAheadWords = 64 * kLineWords;  // of a request, while it
 constexpr int kLinesAtOnce = 8;
 // Results of so many units at once wait in the thread's own memory for their words.
 constexpr std::int64_t kPieceUnits = 8;
-constexpr std::int64_t kPieceRows = kPieceUnits * kUnitStrips * kStripRows;
+constexpr std::int64_t kPieceRows = kPieceUnits * kMostUnitStrips * kStripRows;
 
 static_assert(sizeof(ActivationTile) == 4 * kTileWords);
 static_assert(offsetof(ActivationTile, scale) == 4 * kScaleWord);
@@ -103,7 +103,8 @@ struct alignas(64) HostRowServer::Worker {
 
   std::vector<std::int32_t> followers;  // by job: what was asked for behind it the last time; -1: not known
   std::int32_t last_job = -1;
-  std::int32_t ahead_job = -1;  // whose own rows are fetched, or were last
+  std::int32_t last_row_count = 1;  // as many are likely to come next
+  std::int32_t ahead_job = -1;      // whose own rows are fetched, or were last
   std::int64_t ahead_bytes = 0;
   std::array<ByteRange, MatmulArgs::kMaxOutputs> ahead{};  // what is left of them
   int ahead_next = 0;
@@ -117,8 +118,9 @@ bool HostRowServer::Worker::fetch_ahead(const HostRowServer& server) {
     if (ahead_job < 0) return false;
     ahead_next = ahead_count = 0;
     const Product& product = server.products_[static_cast<std::size_t>(ahead_job)];
-    const IndexRange own = static_range(product.units, index, static_cast<int>(server.workers_.size()));
-    for_each_strip_range(product.served.args, own.begin, own.end,
+    const std::int64_t units = unit_count(product.served.args, last_row_count);
+    const IndexRange own = static_range(units, index, static_cast<int>(server.workers_.size()));
+    for_each_strip_range(product.served.args, last_row_count, own.begin, own.end,
                          [&](int output, std::int64_t first_strip, std::int64_t strip_count) {
                            const MatrixView& matrix = product.served.args.outputs[output].matrix;
                            const std::int64_t one_strip = strip_bytes(matrix.dtype, matrix.cols);
@@ -166,7 +168,6 @@ std::int32_t HostRowServer::add(const ServedProduct& served) {
   GENAI_EXPECT(served.args.outputs[0].matrix.cols <= limits_.input_width, "a product too wide");
   Product& product = products_[static_cast<std::size_t>(product_count_)];
   product.served = served;
-  product.units = unit_count(served.args);
   product.quantized_input = takes_quantized_rows(served.args);
   for (int i = 0; i < served.args.output_count; ++i)
     product.has_quantized = product.has_quantized || !is_float(served.args.outputs[i].matrix.dtype);
@@ -201,6 +202,7 @@ void HostRowServer::work(Worker& worker) {
     answer(worker, *request);
     worker.seen = request->number;
     worker.last_job = request->job;
+    worker.last_row_count = request->row_count;
     worker.look_ahead(request->job);
   }
 }
@@ -225,7 +227,7 @@ void HostRowServer::answer(Worker& worker, const Request& request) {
   const Product& product = products_[static_cast<std::size_t>(request.job)];
   if (worker.last_job >= 0) worker.followers[static_cast<std::size_t>(worker.last_job)] = request.job;
   if (!read_input(worker, product, request)) return;
-  units_.take(request.number, product.units, worker.index,
+  units_.take(request.number, unit_count(product.served.args, request.row_count), worker.index,
               [&](std::int64_t begin, std::int64_t end) { compute(worker, product, request, begin, end); });
 }
 
@@ -298,7 +300,7 @@ void HostRowServer::compute(Worker& worker, const Product& product, const Reques
     }
   };
   for (std::int64_t piece = begin; piece < end; piece += kPieceUnits)
-    for_each_strip_range(args, piece, std::min(end, piece + kPieceUnits), compute_strips);
+    for_each_strip_range(args, request.row_count, piece, std::min(end, piece + kPieceUnits), compute_strips);
 }
 
 }  // namespace genai

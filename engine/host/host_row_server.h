@@ -50,7 +50,6 @@ class HostRowServer final : public RowServer {
   };
   struct Product {
     ServedProduct served;
-    std::int64_t units = 0;
     bool quantized_input = false;  // no matrix is of a float type
     bool has_quantized = false;
   };
