@@ -1,7 +1,7 @@
-// Products of few rows of activations with quantised weights in AVX-512 VNNI, at the pace at which weights come from
-// memory: each tile is unpacked once, and meets all rows while it is in registers. Lanes are (row, j) of four rows of
-// weights; activations come turned (TurnedTile), 16 bytes for all lanes at a time. Sums of blocks go to the 32 partials
-// of each row in the order of tiles, so partials are kept in the first-level cache.
+// Products of 2 to kMostTurnedRows rows of activations with quantised weights in AVX-512 VNNI: each tile of weights is
+// unpacked once and meets all rows while it is in registers. Lanes are (row, j) of four rows of weights; activations
+// come turned (TurnedTile), 16 bytes for all lanes at a time. Tiles go by in the order of memory, so the 32 partials of
+// each row wait in the first-level cache.
 #if defined(__x86_64__)
 #include "engine/host/math_avx512_unpack.h"
 

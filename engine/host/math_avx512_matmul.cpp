@@ -1,5 +1,6 @@
-// Products with quantised weights in AVX-512 VNNI. Narrow: lanes are (c, j) of one row of weights, then (row, j) of
-// four rows. Wide: lanes are the 16 rows of two strips.
+// Products of one row or many rows with quantised weights in AVX-512 VNNI. Narrow: lanes are (c, j) of one row of
+// weights, then (row, j) of four rows. Wide: lanes are the 16 rows of two strips. What is between is the business of
+// math_avx512_few.cpp.
 #if defined(__x86_64__)
 #include "engine/host/math_avx512_unpack.h"
 
@@ -167,9 +168,7 @@ struct Avx512Path {
   static constexpr int kStrips = 2;
   static constexpr int kWideRows = 8;
   template <DType kDType>
-  static constexpr std::int32_t kNarrowRows = kDType == DType::Q8_0               ? 5
-                                              : tile_layout(kDType).high_bits < 0 ? 3
-                                                                                  : 2;
+  static constexpr std::int32_t kNarrowRows = 1;
 
   template <DType kDType>
   static __m512 narrow(const std::byte* const (&strips)[kStrips], const ActivationTile* tiles,
