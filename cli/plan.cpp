@@ -60,6 +60,7 @@ Json document(const PlanRequest& request, const ResidencyPlan& plan) {
   json["smallest_budget_bytes"] = smallest_budget(request);
   json["kv_bytes"] = request.fixed.kv;
   json["workspace_bytes"] = request.fixed.workspace;
+  json["graph_reserve_bytes"] = request.fixed.graphs;
   json["vector_bytes"] = request.fixed.vectors;
   json["ring_slots"] = plan.ring_slots;
   json["ring_slot_bytes"] = plan.ring_slot_bytes;
@@ -107,10 +108,10 @@ std::string table(const PlanRequest& request, const ResidencyPlan& plan) {
   text += fmt::format("{:32}", "bytes");
   for (const Lane lane : kLanes) text += fmt::format(" {:>10}", byte_size_text(plan.of(lane)));
   text += "\n\n";
-  text += fmt::format("mode {}; device memory {}: {} resident weights, {} kv cache, {} workspace, {} ring\n",
+  text += fmt::format("mode {}; device memory {}: {} resident weights, {} kv cache, {} workspace, {} graphs, {} ring\n",
                       offload_mode_name(plan.mode), byte_size_text(plan.committed_bytes),
                       byte_size_text(plan.of(Lane::resident) + request.fixed.vectors), byte_size_text(request.fixed.kv),
-                      byte_size_text(request.fixed.workspace),
+                      byte_size_text(request.fixed.workspace), byte_size_text(request.fixed.graphs),
                       byte_size_text(plan.ring_slot_bytes * static_cast<std::uint64_t>(plan.ring_slots)));
   if (request.budget_bytes) text += fmt::format("budget {}; ", byte_size_text(*request.budget_bytes));
   text += fmt::format("smallest budget of this mode {} bytes\n", smallest_budget(request));

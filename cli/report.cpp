@@ -158,6 +158,7 @@ std::string report_json(const Report& report, ReportDetail detail) {
   put(json, "invalidations", report.invalidations);
   put(json, "segments", report.segments);
   put(json, "eager_nodes", report.eager_nodes);
+  put(json, "graph_bytes", report.graph_bytes);
   json["kv_committed_bytes"] = report.kv_committed_bytes;
   put(json, "kv_growth_events", report.kv_growth_events);
   put(json, "kv_bytes_moved", report.kv_bytes_moved);

@@ -55,6 +55,7 @@ struct Report {
   std::optional<Traffic> traffic;
 
   std::optional<std::uint64_t> captures, replays, fallbacks, invalidations, segments, eager_nodes;
+  std::optional<std::uint64_t> graph_bytes;  // of device memory, as measured when graphs were made
   std::uint64_t kv_committed_bytes = 0;
   std::optional<std::uint64_t> kv_growth_events, kv_bytes_moved;
 

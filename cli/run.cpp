@@ -156,6 +156,7 @@ int run(const RunOptions& options, Output& output, Console& console) {
   Report report = run_report.collect(requests, results, options.json ? collected.output_hash() : ordered.output_hash());
   report.replay =
       replay_json(make_replay(options, session, requests)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (const std::string warning = graph_memory_warning(report); !warning.empty()) console.warn(warning);
   if (options.json) output.write(json_document(report, collected.texts()));
   if (output.is_terminal() && output.is_inside_line() && console.is_terminal()) console.end_line();
   print_report(report, options, report_file, console);

@@ -1,5 +1,7 @@
 #include "cli/run_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cli/content_hash.h"
@@ -86,6 +88,16 @@ void put_device_speed(const OpenedDevice& opened, const DeviceTime& time, Model&
 
 }  // namespace
 
+std::string graph_memory_warning(const Report& report) {
+  const auto kept = std::find_if(report.committed_bytes.begin(), report.committed_bytes.end(),
+                                 [](const auto& part) { return part.kind == memory_kind_name(MemoryKind::graphs); });
+  if (!report.graph_bytes || kept == report.committed_bytes.end() || *report.graph_bytes <= kept->bytes) return {};
+  return fmt::format(
+      "{} bytes of device memory went while graphs were made, and {} were kept for them: the budget may be "
+      "exceeded by the rest, unless another program took it",
+      *report.graph_bytes, kept->bytes);
+}
+
 void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report) {
   report.captures = counters.captures;
   report.replays = counters.replays;
@@ -132,6 +144,7 @@ Report RunReport::collect(const std::vector<TextRequest>& requests, const std::v
   report.traffic = traffic_of(counters, plan);
   report.step_weight_bytes = step_weight_bytes(model.weight_map());
   put_graph_counters(counters, session_.graph(), session_.loop().captured_widths(), report);
+  if (report.segments) report.graph_bytes = session_.loop().graph_bytes();
   report.kv_committed_bytes = model.cache().committed_bytes();
   report.kv_growth_events = counters.kv_growth_events;
   // Growth that moved the cache would have given it another address.

@@ -2,6 +2,7 @@
 // compares with is the state of then.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cli/report.h"
@@ -27,5 +28,8 @@ class RunReport {
 // `graph`: steps were to be graphs. `graph_count`: those that there are; more captures mean that one was captured
 // again.
 void put_graph_counters(const DecodeCounters& counters, bool graph, std::uint64_t graph_count, Report& report);
+
+// Where graphs took more device memory than was kept for them, which nobody can refuse them; else empty.
+std::string graph_memory_warning(const Report& report);
 
 }  // namespace genai::cli

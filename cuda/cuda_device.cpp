@@ -12,6 +12,11 @@
 namespace genai::cuda {
 namespace {
 
+// What the driver takes of device memory for graphs that are ready to run. On an H200, 10,000 operations in five graphs
+// took up to 3.7 KiB each, in steps of 2 MiB, and the first ones nothing that was not the context's already.
+constexpr std::uint64_t kGraphStepBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kGraphOperationBytes = 4096;
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(const DriverApi& driver, const DeviceTraits& traits, std::string name,
@@ -29,6 +34,9 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(ordinal_, memory_, captures_);
   }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(ordinal_); }
+  std::uint64_t graph_reserve_bytes(std::size_t graph_count, std::size_t operation_count) const override {
+    return kGraphStepBytes + graph_count * operation_count * kGraphOperationBytes;
+  }
 
  private:
   const int ordinal_;

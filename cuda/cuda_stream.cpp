@@ -41,13 +41,19 @@ double CudaEvent::seconds_since(Event& earlier) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-CudaGraph::CudaGraph(cudaGraph_t graph) : graph_(graph) {
+CudaGraph::CudaGraph(cudaGraph_t graph, cudaStream_t stream) : graph_(graph) {
+  std::size_t free_before = 0, free_after = 0, total_bytes = 0;
   cudaError_t status = cudaGraphGetNodes(graph_, nullptr, &node_count_);
+  if (status == cudaSuccess) status = cudaMemGetInfo(&free_before, &total_bytes);
   if (status == cudaSuccess) status = cudaGraphInstantiate(&executable_, graph_, 0);
+  if (status == cudaSuccess) status = cudaGraphUpload(executable_, stream);
+  if (status == cudaSuccess) status = cudaMemGetInfo(&free_after, &total_bytes);
   if (status != cudaSuccess) {
+    if (executable_ != nullptr) (void)cudaGraphExecDestroy(executable_);
     (void)cudaGraphDestroy(graph_);
-    throw_cuda_error(status, "cudaGraphInstantiate", __FILE__, __LINE__);
+    throw_cuda_error(status, "making a graph ready", __FILE__, __LINE__);
   }
+  if (free_after <= free_before) device_bytes_ = free_before - free_after;
 }
 
 CudaGraph::~CudaGraph() {
@@ -169,7 +175,7 @@ std::unique_ptr<Graph> CudaStream::end_capture() {
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     throw_cuda_error(status, "cudaStreamEndCapture", __FILE__, __LINE__);
   }
-  return std::make_unique<CudaGraph>(graph);
+  return std::make_unique<CudaGraph>(graph, stream_);
 }
 
 void CudaStream::launch(Graph& graph) {

@@ -39,18 +39,20 @@ class CudaEvent final : public Event {
 
 class CudaGraph final : public Graph {
  public:
-  // Takes the graph over.
-  explicit CudaGraph(cudaGraph_t graph);
+  // Takes the graph over, and makes it ready on the stream.
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream);
   ~CudaGraph() override;
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
   std::size_t node_count() const override { return node_count_; }
+  std::optional<std::uint64_t> device_bytes() const override { return device_bytes_; }
 
  private:
   friend class CudaStream;
   cudaGraph_t graph_;
   cudaGraphExec_t executable_ = nullptr;
   std::size_t node_count_ = 0;
+  std::optional<std::uint64_t> device_bytes_;
 };
 
 class CudaStream final : public Stream {

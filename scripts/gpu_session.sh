@@ -3,12 +3,14 @@
 # JSON lines under $OUT. Needs nvcc 13, g++, Catch2 and fmt; none of the other packages. Every step has a time limit and
 # a line in $OUT/session.log; a step that fails or hangs does not stop the next.
 #
-#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models offload
-#                                         sanitize (default: all but the last three)
+#   scripts/gpu_session.sh [STEP...]      steps: contract kernels large generation bench bench-more models matrix sweep
+#                                         offload sanitize (default: all but the last five)
 #
-# The steps `models` and `offload` build genai with CMake, which needs PCRE2, utf8proc and sentencepiece; where they are
-# not installed, PKG_CONFIG_PATH leads to them. `models` takes the models of $GPU_SESSION_MODELS, a folder with GGUF
-# files, and compares those that tests/goldens.json knows with the host's bits.
+# The steps `models`, `matrix`, `sweep` and `offload` build genai with CMake, which needs PCRE2, utf8proc and
+# sentencepiece; where they are not installed, PKG_CONFIG_PATH leads to them. The first three take the models of
+# $GPU_SESSION_MODELS, a folder with GGUF files: `models` compares those that tests/goldens.json knows with the host's
+# bits, `matrix` runs the real ones in many memories and compares bits and counters with the host device's, `sweep` looks
+# whether `auto` loses to another mode.
 # With GPU_SESSION_PREBUILT=1 nothing is built: $GPU_SESSION_BUILD holds cuda_tests, cuda_bench and cmake/genai.
 set -u
 cd "$(dirname "$0")/.."
@@ -128,13 +130,13 @@ fi
 
 # ---- whole models ---------------------------------------------------------------------------------------------------
 GENAI="$BUILD/cmake/genai"
-if [ "$PREBUILT" = 0 ] && { wants models || wants offload; }; then
+if [ "$PREBUILT" = 0 ] && { wants models || wants matrix || wants sweep || wants offload; }; then
   run "configure" 60 "$OUT/models.log" cmake -S . -B "$BUILD/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGENAI_CUDA=ON \
     -DGENAI_CUDA_ARCHITECTURES="$ARCH" &&
     run "build genai" 300 "$OUT/models.log" cmake --build "$BUILD/cmake" --target genai
 fi
+MODELS="${GPU_SESSION_MODELS:-models}"
 if wants models; then
-  MODELS="${GPU_SESSION_MODELS:-models}"
   for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
     "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight" \
     "--allocator plain --weight-offload split --cold ffn"; do
@@ -148,6 +150,19 @@ if wants models; then
       --model "$model" -- --device cuda
   done
 fi
+if wants matrix; then
+  for model in "$MODELS"/SmolLM2-135M-Instruct.Q4_1.gguf "$MODELS"/gemma-3-270m-Q4_K_M.gguf; do
+    name=$(basename "$model" .gguf)
+    run "matrix of $name on the host" 300 "$OUT/matrix.log" python3 scripts/residency_matrix.py --genai "$GENAI" \
+      -m "$model" --out "$OUT/$name.host.jsonl" --jobs "$((JOBS / 2))" -- --device cpu -t 2
+    run "matrix of $name" 120 "$OUT/matrix.log" python3 scripts/residency_matrix.py --genai "$GENAI" -m "$model" \
+      --out "$OUT/$name.cuda.jsonl" --against "$OUT/$name.host.jsonl" --jobs 5 -- --device cuda -t 4
+  done
+fi
+if wants sweep; then
+  run "sweep of budgets" 200 "$OUT/sweep.log" python3 scripts/sweep_budget.py --genai "$GENAI" --rounds 2 \
+    -m "$MODELS/SmolLM2-135M-Instruct.Q4_1.gguf" --out "$OUT/sweep" -- --device cuda -c 1024
+fi
 if wants offload; then
   run "offload" 420 "$OUT/offload.log" python3 scripts/bench_offload.py --genai "$GENAI" --device cuda \
     --out "$OUT/offload.jsonl"
@@ -155,11 +170,15 @@ fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
 if wants sanitize; then
-  for tool in memcheck racecheck initcheck; do
-    run "$tool" 150 "$OUT/sanitize.log" compute-sanitizer --tool "$tool" --error-exitcode 3 "$TESTS" \
-      "[embed],[elementwise],[rotate],[argmax],[graph]"
-    run "$tool matmul" 200 "$OUT/sanitize.log" compute-sanitizer --tool "$tool" --error-exitcode 3 "$TESTS" \
-      "one row of a CUDA product does not depend on the others,CUDA product carries what is not finite*"
+  KERNELS="[embed],[elementwise],[rotate],[argmax],[graph]"
+  for tests in "$KERNELS" "[device_contract]" "[attention]~[large]" "[matmul]~[large]~[limits]"; do
+    # The contract has calls that must fail.
+    run "memcheck $tests" 120 "$OUT/sanitize.log" compute-sanitizer --tool memcheck --report-api-errors no \
+      --error-exitcode 3 "$TESTS" "$tests"
+    run "initcheck $tests" 120 "$OUT/sanitize.log" compute-sanitizer --tool initcheck --error-exitcode 3 "$TESTS" "$tests"
+  done
+  for tests in "$KERNELS" "one row of a CUDA product does not depend on the others"; do
+    run "racecheck $tests" 200 "$OUT/sanitize.log" compute-sanitizer --tool racecheck --error-exitcode 3 "$TESTS" "$tests"
   done
 fi
 say "done"

@@ -3,8 +3,8 @@
 
 Cells run in turn, all modes of a budget one after the other, and that several times, so that a machine whose speed drifts
 is unfair to none. Fails where `auto` loses to a mode in which all cold rows go one way (stream, zerocopy, host): where
-the median, over the rounds, of auto's speed over that mode's is below 1 - margin. Fails too where any two runs differ in
-their logits hash.
+the median, over the rounds, of auto's speed over that mode's is below 1 - margin, and still is after as many rounds again,
+twice. Where both came out as the same mode there is nothing to lose. Fails too where any two runs differ in their logits hash.
 
   scripts/sweep_budget.py -m FILE [--genai build/genai] [--budgets 100%,75%,50%,25%,min] [--rounds 5] [--margin 0.1]
                           [--modes auto,stream,zerocopy,host,split] [--tokens 64] [--prompt TEXT] [--out sweep]
@@ -33,6 +33,7 @@ PROMPT = "Once upon a time, in a small village by the sea, there lived an old cl
 MODES = ["auto", "stream", "zerocopy", "host", "split"]
 ONE_WAY = ["stream", "zerocopy", "host"]  # what auto must not lose to
 DOES_NOT_FIT = 5
+ATTEMPTS = 3
 MIB = 1 << 20
 # Of a run's report, in the table's order.
 FIELDS = ["mode", "committed_peak_bytes", "resident_bytes", "cold_bytes", "htod_bytes_per_token", "bottleneck",
@@ -92,11 +93,14 @@ def sweep(args):
     cells = []
     for name, budget_bytes in budgets_of(args):
         row = {mode: {"budget": name, "budget_bytes": budget_bytes, "asked_mode": mode, "rounds": []} for mode in args.modes}
-        for _ in range(args.rounds):
-            for mode in args.modes:
-                found = measure(args, budget_bytes, mode)
-                if found:
-                    row[mode]["rounds"].append(found)
+        for attempt in range(ATTEMPTS):
+            for _ in range(args.rounds):
+                for mode in args.modes:
+                    found = measure(args, budget_bytes, mode)
+                    if found:
+                        row[mode]["rounds"].append(found)
+            if not faults_of(row.values(), args.margin):
+                break
         for cell in row.values():
             speeds = [found["decode_tokens_per_second"] for found in cell["rounds"]]
             cell["tokens_per_second"] = statistics.median(speeds) if speeds else None
@@ -116,7 +120,7 @@ def shown(cell):
 
 
 def faults_of(cells, margin):
-    faults = []
+    cells, faults = list(cells), []
     hashes = {found["logits_hash"] for cell in cells for found in cell["rounds"]}
     if len(hashes) > 1:
         faults.append(f"runs differ in their logits: {', '.join(sorted(hashes))}")
@@ -128,6 +132,8 @@ def faults_of(cells, margin):
             continue
         for mode in ONE_WAY:
             if mode not in row or not row[mode]["rounds"]:
+                continue
+            if row["auto"]["rounds"] and row["auto"]["rounds"][0]["mode"] == row[mode]["rounds"][0]["mode"]:
                 continue
             ratios = [auto["decode_tokens_per_second"] / other["decode_tokens_per_second"]
                       for auto, other in zip(row["auto"]["rounds"], row[mode]["rounds"])]
@@ -194,9 +200,10 @@ def peers(args):
 
 
 def self_test():
-    def cell(mode, speeds, budget_bytes=100, logits_hash="a"):
+    def cell(mode, speeds, budget_bytes=100, logits_hash="a", taken=None):
         return {"budget_bytes": budget_bytes, "asked_mode": mode,
-                "rounds": [{"decode_tokens_per_second": speed, "logits_hash": logits_hash} for speed in speeds]}
+                "rounds": [{"decode_tokens_per_second": speed, "logits_hash": logits_hash, "mode": taken or mode}
+                           for speed in speeds]}
 
     cases = [
         ("auto wins", [cell("auto", [10, 11]), cell("stream", [9, 10]), cell("host", [])], None),
@@ -204,6 +211,8 @@ def self_test():
         ("split may be better", [cell("auto", [50]), cell("split", [100])], None),
         ("another budget is another race", [cell("auto", [50]), cell("stream", [100], 200)], None),
         ("drift is not a loss", [cell("auto", [100, 50, 25]), cell("stream", [100, 50, 25])], None),
+        ("auto took that mode", [cell("auto", [80], taken="stream"), cell("stream", [100])], None),
+        ("auto took another", [cell("auto", [80], taken="host"), cell("stream", [100])], "speed of stream"),
         ("auto loses to stream", [cell("auto", [80]), cell("stream", [100])], "speed of stream"),
         ("auto loses to host", [cell("auto", [80, 70, 100]), cell("host", [100, 100, 100])], "speed of host"),
         ("auto does not fit", [cell("auto", []), cell("zerocopy", [1])], "auto does not fit"),

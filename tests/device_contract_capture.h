@@ -12,6 +12,7 @@ inline void captured_operations_run_at_launch_only(Device& device) {
   counter.advance(*stream);
   const std::unique_ptr<Graph> graph = stream->end_capture();
   REQUIRE(graph->node_count() == 2);
+  REQUIRE(graph->device_bytes().value_or(0) <= device.graph_reserve_bytes(1, 2));
   REQUIRE(counter.row(*stream).position == 0);
   for (int launch = 1; launch <= 3; ++launch) {
     stream->launch(*graph);

@@ -12,9 +12,16 @@
 #include "engine/model/model.h"
 #include "engine/model/model_config.h"
 #include "tests/catch.h"
+#include "tests/faulty_device.h"
 #include "tests/synthetic_model.h"
 
 namespace genai::test {
+
+inline std::vector<std::int32_t> prompt_of(std::int32_t count, std::int32_t vocabulary) {
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t index = 0; index < count; ++index) tokens.push_back((index * 37 + 11) % vocabulary);
+  return tokens;
+}
 
 // A synthetic model on a device that outlives it.
 struct DeviceModel {
@@ -30,6 +37,16 @@ struct DeviceModel {
     return loop->generate({.prompt = prompt, .max_tokens = token_count, .sampler = {}, .end_ids = {}}, {}, interrupted);
   }
 
+  // Of each step of two generations: the second finds the cache and the graph of the first.
+  std::vector<std::uint64_t> hashes_of_two(std::int32_t vocabulary) {
+    std::vector<std::uint64_t> hashes;
+    for (const std::int32_t prompt_tokens : {70, 3}) {
+      const Generation generation = generate(prompt_of(prompt_tokens, vocabulary), 80);
+      hashes.insert(hashes.end(), generation.step_hashes.begin(), generation.step_hashes.end());
+    }
+    return hashes;
+  }
+
   std::optional<Model> model;
   std::optional<DecodeLoop> loop;
 
@@ -39,12 +56,6 @@ struct DeviceModel {
     loop.emplace(*model, DecodeLoop::Options{.graph = graph});
   }
 };
-
-inline std::vector<std::int32_t> prompt_of(std::int32_t count, std::int32_t vocabulary) {
-  std::vector<std::int32_t> tokens;
-  for (std::int32_t index = 0; index < count; ++index) tokens.push_back((index * 37 + 11) % vocabulary);
-  return tokens;
-}
 
 // ---- one long text -------------------------------------------------------------------------------------------------
 
@@ -95,14 +106,7 @@ inline Generation check_long_generation(Device& device, const SyntheticShape& sh
 
 inline std::vector<std::uint64_t> hashes_of(Device& device, const GgufImage& image, const ModelOptions& options,
                                             bool graph, std::int32_t vocabulary) {
-  DeviceModel model(device, image, options, graph);
-  // The second generation finds the cache and the graph of the first.
-  std::vector<std::uint64_t> hashes;
-  for (const std::int32_t prompt_tokens : {70, 3}) {
-    const Generation generation = model.generate(prompt_of(prompt_tokens, vocabulary), 80);
-    hashes.insert(hashes.end(), generation.step_hashes.begin(), generation.step_hashes.end());
-  }
-  return hashes;
+  return DeviceModel(device, image, options, graph).hashes_of_two(vocabulary);
 }
 
 // The bits of `device` in this memory and that, by graph and by single calls, are those of `reference`.
@@ -127,6 +131,38 @@ inline void check_every_memory(Device& device, Device& reference, const Syntheti
         INFO(shape.arch << ", mode " << offload_mode_name(memory.mode) << ", graph " << graph << ", rows " << max_rows);
         CHECK(hashes_of(device, image, options, graph, vocabulary) == expected);
       }
+    }
+  }
+}
+
+// ---- page-locked memory that is refused ----------------------------------------------------------------------------
+
+// At the first granule or after some: cold weights lie in pageable memory, and the bits are those of `reference`.
+inline void check_refused_pinning(FaultyDevice& device, Device& reference, const SyntheticShape& shape) {
+  const GgufImage image = synthetic_model(shape).build();
+  const auto vocabulary = static_cast<std::int32_t>(shape.vocabulary);
+  ModelOptions options;
+  options.context = 256;
+  options.max_rows = 64;
+  const std::vector<std::uint64_t> expected = hashes_of(reference, image, options, true, vocabulary);
+  options.forced_cold = {"ffn", "attn_q"};
+  for (const OffloadMode mode : {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::automatic}) {
+    for (const std::uint64_t granted : {0, 2}) {
+      INFO("mode " << offload_mode_name(mode) << ", refused after " << granted << " granules");
+      options.offload = mode;
+      device.memory().fail(FaultyMemory::Call::create_host, granted);
+      DeviceModel model(device, image, options);
+      REQUIRE_FALSE(device.memory().will_fail(FaultyMemory::Call::create_host));
+      CHECK(model.model->has_pageable_weights());
+      const ResidencyPlan& plan = model.model->plan();
+      const ResidencyArena& arena = model.model->arena();
+      CHECK(plan.of(Lane::ring) == plan.cold_bytes());
+      CHECK(arena.committed_pageable_bytes() >= plan.cold_bytes());
+      CHECK(arena.committed_host_bytes() == 0);
+      CHECK(model.hashes_of_two(vocabulary) == expected);
+      const DecodeCounters& counters = model.loop->counters();
+      CHECK(counters.captures == 0);  // no graph holds a copy from pageable memory
+      CHECK(counters.decode_traffic.copied_bytes == counters.decode_steps * plan.pass_of(Lane::ring));
     }
   }
 }

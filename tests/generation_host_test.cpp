@@ -71,3 +71,12 @@ TEST_CASE("rows that the host computes are none that the device reads from its m
     CHECK((read(Lane::ring) > 0) == (mode == OffloadMode::stream));
   }
 }
+
+TEST_CASE("where page-locked memory is refused after some granules, pageable memory gives the same bits",
+          "[generation]") {
+  FaultyDevice device(small_device(4096));
+  HostDevice reference(small_device(4096));
+  check_refused_pinning(device, reference,
+                        {.width = 64, .head_count = 4, .feed_forward_width = 256, .quantised = true});
+  CHECK(device.memory().holds_nothing());
+}

@@ -25,6 +25,7 @@ class HostPathDevice final : public Device {
   Kernels& kernels() override { return kernels_; }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<HostStream>(schedule_, memory_); }
   std::unique_ptr<Event> create_event() override { return std::make_unique<HostEvent>(schedule_); }
+  std::uint64_t graph_reserve_bytes(std::size_t, std::size_t) const override { return 0; }
 
  private:
   std::shared_ptr<HostSchedule> schedule_;

@@ -76,6 +76,9 @@ class LyingDevice final : public Device {
     return std::make_unique<LyingStream>(device_.create_stream(), device_.memory(), lie_);
   }
   std::unique_ptr<Event> create_event() override { return device_.create_event(); }
+  std::uint64_t graph_reserve_bytes(std::size_t graph_count, std::size_t operation_count) const override {
+    return device_.graph_reserve_bytes(graph_count, operation_count);
+  }
 
  private:
   FaultyDevice device_;

@@ -271,3 +271,50 @@ TEST_CASE("every path scans logits like the scalar one") {
       }
     }
 }
+
+TEST_CASE("every path multiplies few rows to the bits of the scalar one, turned ahead or not") {
+  constexpr std::int32_t kCols = 1536;
+  constexpr std::int32_t kRows = 21;
+  Random random(5);
+  std::vector<ActivationTile> input(static_cast<std::size_t>(kMostTurnedRows * (kCols / kTileWidth)));
+  for (std::int32_t m = 0; m < kMostTurnedRows; ++m)
+    kScalarMath.quantize_row(random.values(kCols).data(), kCols,
+                             &input[static_cast<std::size_t>(m * (kCols / kTileWidth))]);
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> workspace(static_cast<std::size_t>(matmul_workspace_bytes(kCols) / 64));
+  for (const DType dtype : kAllDTypes) {
+    if (is_float(dtype)) continue;
+    const auto file = random_file_matrix(dtype, kRows, kCols, random);
+    const std::vector<std::byte> weights = packed({file->matrix, {}});
+    for (std::int32_t row_count = 2; row_count <= kMostTurnedRows; ++row_count) {
+      const auto product = [&](const HostMath& math, const TurnedTile* turned) {
+        std::vector<float> out(static_cast<std::size_t>(row_count * kRows), 7.0f);
+        math.matmul({.matrix = {.data = weights.data(), .dtype = dtype, .rows = kRows, .cols = kCols},
+                     .input = reinterpret_cast<const std::byte*>(input.data()),
+                     .input_stride_bytes = kCols / kTileWidth * static_cast<std::int64_t>(sizeof(ActivationTile)),
+                     .row_count = row_count,
+                     .turned = turned,
+                     .bias = nullptr,
+                     .out = out.data(),
+                     .out_stride = kRows,
+                     .epilogue = Epilogue::store,
+                     .soft_cap = 0.0f},
+                    0, strip_count(kRows), workspace.data()->bytes);
+        return out;
+      };
+      const std::vector<float> expected = product(kScalarMath, nullptr);
+      for (const HostMath* math : vector_paths()) {
+        INFO(math->name << " " << dtype_info(dtype).name << " rows " << row_count);
+        CHECK(first_difference(product(*math, nullptr), expected) == -1);
+        if (math->turn_row == nullptr) continue;
+        std::vector<TurnedTile> turned(static_cast<std::size_t>(row_count * (kCols / kTileWidth)));
+        for (std::int32_t m = 0; m < row_count; ++m)
+          math->turn_row(&input[static_cast<std::size_t>(m * (kCols / kTileWidth))], kCols,
+                         &turned[static_cast<std::size_t>(m)], row_count);
+        CHECK(first_difference(product(*math, turned.data()), expected) == -1);
+      }
+    }
+  }
+}

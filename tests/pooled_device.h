@@ -73,6 +73,9 @@ class PooledDevice final : public Device {
   Kernels& kernels() override { return device_->kernels(); }
   std::unique_ptr<Stream> create_stream() override { return device_->create_stream(); }
   std::unique_ptr<Event> create_event() override { return device_->create_event(); }
+  std::uint64_t graph_reserve_bytes(std::size_t graph_count, std::size_t operation_count) const override {
+    return device_->graph_reserve_bytes(graph_count, operation_count);
+  }
 
  private:
   std::unique_ptr<Device> device_;

@@ -131,6 +131,7 @@ TEST_CASE("counters of memory are whole granules of what is there, kind by kind"
     CHECK(kinds["weights"] == rounded(sizes.resident, kGranule));
     CHECK(kinds["cold"] == rounded(sizes.cold, kGranule));
     CHECK(kinds["kv"] == report["kv_committed_bytes"]);
+    CHECK(kinds["graphs"] == 0);  // they lie in host memory
     CHECK((kinds["exchange"] > 0) == separate_host);
     CHECK(report["pinned_bytes"] == kinds["cold"].get<std::uint64_t>() + kinds["exchange"].get<std::uint64_t>());
     std::uint64_t device_bytes = 0;
@@ -186,11 +187,11 @@ TEST_CASE("counters of graphs count widths, launches and what kept a step from b
   CHECK(report["captures"] == 2);  // of two texts, then of the one that goes on
   CHECK(report["replays"] == 8);
   CHECK(report["segments"] == 1);
-  for (const char* none : {"invalidations", "fallbacks", "eager_nodes"}) CHECK(report[none] == 0);
+  for (const char* none : {"invalidations", "fallbacks", "eager_nodes", "graph_bytes"}) CHECK(report[none] == 0);
   run.graph = false;
   const json eager = run_session(path->string(), run).report;
   for (const char* none : {"captures", "replays"}) CHECK(eager[none] == 0);
-  for (const char* absent : {"invalidations", "fallbacks", "eager_nodes", "segments"})
+  for (const char* absent : {"invalidations", "fallbacks", "eager_nodes", "segments", "graph_bytes"})
     CHECK_FALSE(eager.contains(absent));
   CHECK(eager["logits_hash"] == report["logits_hash"]);
 

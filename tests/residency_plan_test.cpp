@@ -8,31 +8,16 @@
 #include "engine/error.h"
 #include "engine/residency/budget_translation.h"
 #include "tests/catch.h"
+#include "tests/plan_requests.h"
 
 namespace genai {
 namespace {
 
-PlanRequest small_request() {
-  PlanRequest request;
-  request.matrices = {{.name = "embedding", .strips = 100, .strip_bytes = 544, .read_every_pass = false}};
-  for (int layer = 0; layer < 4; ++layer) {
-    request.matrices.push_back({.name = "blk." + std::to_string(layer) + ".q", .strips = 13, .strip_bytes = 576});
-    request.matrices.push_back({.name = "blk." + std::to_string(layer) + ".up", .strips = 40, .strip_bytes = 1152});
-  }
-  request.matrices.push_back({.name = "output", .strips = 100, .strip_bytes = 1088});
-  request.fixed = {.vectors = 3000, .kv = 8192, .workspace = 4096};
-  request.granule_bytes = 1024;
-  return request;
-}
+using test::small_request;
+using test::speeds;
 
 constexpr OffloadMode kModes[] = {OffloadMode::automatic, OffloadMode::stream, OffloadMode::zero_copy,
                                   OffloadMode::host, OffloadMode::split};
-
-bool uses_host_cores(const ResidencyPlan& plan) { return plan.of(Lane::host) > 0; }
-
-LaneSpeeds speeds() {
-  return {.resident = 4000, .ring = 55, .zero_copy = 50, .host = 120, .ring_beside_host = 48, .host_beside_ring = 106};
-}
 
 }  // namespace
 
@@ -141,113 +126,6 @@ TEST_CASE("auto takes the mode that is predicted fastest", "[residency_plan]") {
   CHECK(make_residency_plan(request).of(Lane::host) == 0);
   request.mode = OffloadMode::split;
   CHECK_THROWS_AS(make_residency_plan(request), UsageError);
-}
-
-TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[residency_plan]") {
-  // 14B in Q4_0 with speeds as probed there; tests/bench/runs has the reports.
-  PlanRequest request;
-  request.matrices.push_back({.name = "token_embd", .strips = 19008, .strip_bytes = 23040, .read_every_pass = false});
-  for (int layer = 0; layer < 48; ++layer) {
-    const std::string name = "blk." + std::to_string(layer);
-    request.matrices.push_back({.name = name + ".q", .strips = 640, .strip_bytes = 23040});
-    request.matrices.push_back({.name = name + ".k", .strips = 128, .strip_bytes = 23040, .same_call = true});
-    request.matrices.push_back({.name = name + ".v", .strips = 128, .strip_bytes = 23040, .same_call = true});
-    request.matrices.push_back({.name = name + ".o", .strips = 640, .strip_bytes = 23040});
-    request.matrices.push_back({.name = name + ".gate_up", .strips = 3456, .strip_bytes = 23040});
-    request.matrices.push_back({.name = name + ".down", .strips = 640, .strip_bytes = 62208});
-  }
-  request.matrices.push_back({.name = "output", .strips = 19008, .strip_bytes = 23040});
-  request.granule_bytes = std::uint64_t{2} << 20;
-  request.wide_passes_stream = true;
-  request.small_kernels = 147;
-  request.host_ahead_bytes = 14 * (std::uint64_t{512} << 10);
-  request.speeds = {.resident = 3442e9,
-                    .ring = 54.4e9,
-                    .zero_copy = 51.4e9,
-                    .host = 126e9,
-                    .ring_beside_host = 42.5e9,
-                    .host_beside_ring = 109.8e9,
-                    .host_8_rows = 54.5e9,
-                    .exchange_seconds = 8e-6,
-                    .matrix_seconds = 2.9e-6,
-                    .pass_seconds = 8e-6};
-  for (const auto& [cold_gib, step_rows, measured] :
-       {std::tuple{0.774, 1, 211.8}, {2.24, 1, 68.8}, {4.07, 1, 34.1}, {8.0, 1, 17.3}, {4.07, 8, 155.7 / 8}}) {
-    request.step_rows = step_rows;
-    request.budget_bytes =
-        budget_for_cold_bytes(request, static_cast<std::uint64_t>(cold_gib * static_cast<double>(1 << 30)));
-    const ResidencyPlan plan = make_residency_plan(request);
-    INFO(cold_gib << " GiB cold, " << step_rows << " rows: " << 1.0 / plan.pass_seconds << " passes a second");
-    CHECK(uses_host_cores(plan));
-    CHECK(1.0 / plan.pass_seconds == Approx(measured).epsilon(0.1));
-  }
-}
-
-TEST_CASE("where one processor does everything, the times of lanes add up", "[residency_plan]") {
-  PlanRequest request = small_request();
-  request.speeds = {.resident = 40,
-                    .ring = 20,
-                    .zero_copy = 30,
-                    .host = 35,
-                    .ring_beside_host = 20,
-                    .host_beside_ring = 35,
-                    .matrix_seconds = 0.5,
-                    .pass_seconds = 3};
-  request.lanes_take_turns = true;
-  const double calls = static_cast<double>(request.matrices.size()) - 1.0;  // not the table
-  for (const OffloadMode mode : {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split}) {
-    INFO(offload_mode_name(mode));
-    request.mode = mode;
-    request.budget_bytes.reset();
-    request.budget_bytes = smallest_budget(request) + 20000;
-    const ResidencyPlan plan = make_residency_plan(request);
-    const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_of(lane)); };
-    const double seconds = 3.0 + calls * 0.5 + (bytes(Lane::resident) + bytes(Lane::ring)) / 40.0 +
-                           bytes(Lane::ring) / 20.0 + bytes(Lane::zero_copy) / 30.0 + bytes(Lane::host) / 35.0;
-    CHECK(plan.pass_seconds == Approx(seconds));
-  }
-  request.mode = OffloadMode::automatic;
-  CHECK(make_residency_plan(request).mode == OffloadMode::host);
-}
-
-TEST_CASE("what each exchange costs moves rows from host cores into the ring", "[residency_plan]") {
-  PlanRequest request = small_request();
-  request.mode = OffloadMode::split;
-  request.speeds = speeds();
-  request.budget_bytes = smallest_budget(request) + 20000;
-  const auto ring_share = [&] {
-    const ResidencyPlan plan = make_residency_plan(request);
-    const auto ring = static_cast<double>(plan.pass_of(Lane::ring));
-    return ring / (ring + static_cast<double>(plan.pass_of(Lane::host)));
-  };
-  const double share = ring_share();
-  CHECK(share == Approx(48.0 / (48.0 + 106.0)).margin(0.03));
-  request.speeds.exchange_seconds = 100.0;
-  CHECK(ring_share() > share + 0.05);
-  request.speeds.exchange_seconds = 1e6;
-  CHECK(ring_share() == 1.0);
-}
-
-TEST_CASE("matrices of one call need one exchange, and wide steps leave more rows to the ring", "[residency_plan]") {
-  PlanRequest request = small_request();
-  request.mode = OffloadMode::host;
-  request.speeds = speeds();
-  request.speeds.exchange_seconds = 10.0;
-  request.budget_bytes = smallest_budget(request);
-  const double apart = make_residency_plan(request).pass_seconds;
-  for (MatrixSize& matrix : request.matrices) matrix.same_call = matrix.name.ends_with(".up");
-  CHECK(make_residency_plan(request).pass_seconds == Approx(apart - 4 * 10.0 * 1.07));
-
-  request.mode = OffloadMode::split;
-  request.budget_bytes = smallest_budget(request) + 20000;
-  request.speeds.exchange_seconds = 0.0;
-  request.speeds.host_8_rows = 30;
-  const auto ring_bytes = [&](std::int32_t rows) {
-    request.step_rows = rows;
-    return make_residency_plan(request).pass_of(Lane::ring);
-  };
-  CHECK(ring_bytes(4) > ring_bytes(1));
-  CHECK(ring_bytes(8) > ring_bytes(4));
 }
 
 TEST_CASE("while little is cold, all of it is in large matrices", "[residency_plan]") {

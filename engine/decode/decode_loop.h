@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,7 @@ class DecodeLoop {
   // Of the last call of generate or generate_all.
   const DecodeCounters& counters() const { return counters_; }
   std::size_t captured_widths() const { return step_.captured_widths(); }
+  std::optional<std::uint64_t> graph_bytes() const { return step_.graph_bytes(); }
 
  private:
   Model& model_;

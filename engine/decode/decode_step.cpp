@@ -131,6 +131,16 @@ DecodeStep::CapturedStep& DecodeStep::captured(std::int32_t width, DecodeCounter
   return step;
 }
 
+std::optional<std::uint64_t> DecodeStep::graph_bytes() const {
+  std::uint64_t total = 0;
+  for (const auto& [width, step] : captured_) {
+    const std::optional<std::uint64_t> bytes = step.graph == nullptr ? 0 : step.graph->device_bytes();
+    if (!bytes) return std::nullopt;
+    total += *bytes;
+  }
+  return total;
+}
+
 std::span<const RowResult> DecodeStep::read_results(std::int32_t row_count) {
   const Workspace& space = model_.transformer().workspace();
   const auto count = static_cast<std::size_t>(row_count);

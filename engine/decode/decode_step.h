@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,6 +63,8 @@ class DecodeStep {
 
   // Graphs that there are, one a width.
   std::size_t captured_widths() const { return captured_.size(); }
+  // Device memory that they take, as measured; nothing where that is not known of one.
+  std::optional<std::uint64_t> graph_bytes() const;
 
  private:
   struct CapturedStep {

@@ -47,6 +47,8 @@ class HostCores {
   virtual std::unique_ptr<RowServer> serve_rows(const ExchangeWord* request, const RowServerLimits& limits) = 0;
   // Bytes of rows that the cores fetch into their caches while nothing is asked of them.
   virtual std::uint64_t ahead_bytes() const = 0;
+  // Bytes of rows that stay in their caches from pass to pass, about; 0: not known.
+  virtual std::uint64_t cache_bytes() const = 0;
 };
 
 // REQUIRES: a host device.

@@ -2,7 +2,9 @@
 // in any order that events allow. One thread per stream.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "engine/device/device_ptr.h"
 
@@ -24,6 +26,8 @@ class Graph {
  public:
   virtual ~Graph() = default;
   virtual std::size_t node_count() const = 0;
+  // Device memory that went when it was made, beside granules. Nothing where the device cannot tell.
+  virtual std::optional<std::uint64_t> device_bytes() const = 0;
 };
 
 class Stream {

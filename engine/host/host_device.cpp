@@ -1,5 +1,9 @@
 #include "engine/host/host_device.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "engine/host/host_limits.h"
 #include "engine/host/host_row_server.h"
 #include "engine/host/host_stream.h"
@@ -35,5 +39,15 @@ std::unique_ptr<RowServer> HostDevice::serve_rows(const ExchangeWord* request, c
 }
 
 std::uint64_t HostDevice::ahead_bytes() const { return HostRowServer::ahead_bytes(threads_.thread_count()); }
+
+// Of the last cache, which others use too: as measured on 16 cores of one with 300 MiB.
+std::uint64_t HostDevice::cache_bytes() const {
+  constexpr double kOwnShare = 0.4;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  return static_cast<std::uint64_t>(kOwnShare * static_cast<double>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE))));
+#else
+  return 0;
+#endif
+}
 
 }  // namespace genai

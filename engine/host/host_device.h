@@ -38,8 +38,10 @@ class HostDevice final : public Device, public HostCores {
   Kernels& kernels() override { return kernels_; }
   std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<Event> create_event() override;
+  std::uint64_t graph_reserve_bytes(std::size_t, std::size_t) const override { return 0; }
   std::unique_ptr<RowServer> serve_rows(const ExchangeWord* request, const RowServerLimits& limits) override;
   std::uint64_t ahead_bytes() const override;
+  std::uint64_t cache_bytes() const override;
 
  private:
   const std::shared_ptr<HostSchedule> schedule_;

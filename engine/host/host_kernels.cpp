@@ -36,12 +36,13 @@ class MatmulScratch {
   MatmulScratch(std::byte* base, std::int32_t row_count, std::int32_t width, int thread_count)
       : tile_bytes_(padded_width(width) / kTileWidth * static_cast<std::int64_t>(sizeof(ActivationTile))),
         float_bytes_(padded_width(width) * static_cast<std::int64_t>(sizeof(float))),
+        turned_bytes_(is_turned(row_count) ? row_count * turned_row_bytes(width) : 0),
         workspace_bytes_(round_up(matmul_workspace_bytes(width), 64)),
         copies_(row_count == 1 ? thread_count : row_count),
         thread_count_(thread_count),
         base_(base) {}
 
-  std::int64_t bytes() const { return copies_ * (tile_bytes_ + float_bytes_) + thread_count_ * workspace_bytes_; }
+  std::int64_t bytes() const { return workspace_begin() + thread_count_ * workspace_bytes_; }
   std::int64_t tile_stride_bytes() const { return tile_bytes_; }
   std::int64_t float_stride_bytes() const { return float_bytes_; }
   ActivationTile* tiles(std::int64_t copy) const {
@@ -50,13 +51,17 @@ class MatmulScratch {
   float* floats(std::int64_t copy) const {
     return reinterpret_cast<float*>(base_ + copies_ * tile_bytes_ + copy * float_bytes_);
   }
-  std::byte* workspace(int thread_index) const {
-    return base_ + copies_ * (tile_bytes_ + float_bytes_) + thread_index * workspace_bytes_;
+  TurnedTile* turned() const {  // of all rows
+    return reinterpret_cast<TurnedTile*>(base_ + copies_ * (tile_bytes_ + float_bytes_));
   }
+  std::byte* workspace(int thread_index) const { return base_ + workspace_begin() + thread_index * workspace_bytes_; }
 
  private:
+  std::int64_t workspace_begin() const { return copies_ * (tile_bytes_ + float_bytes_) + turned_bytes_; }
+
   std::int64_t tile_bytes_;
   std::int64_t float_bytes_;
+  std::int64_t turned_bytes_;
   std::int64_t workspace_bytes_;
   std::int64_t copies_;
   int thread_count_;
@@ -73,6 +78,7 @@ class Matmul {
         scratch_(host(args.scratch), args.row_count, width_, thread_count) {
     for (int i = 0; i < args.output_count; ++i)
       (is_float(args.outputs[i].matrix.dtype) ? any_float_ : any_quantized_) = true;
+    if (any_quantized_ && math.turn_row != nullptr && is_turned(args.row_count)) turned_ = scratch_.turned();
   }
 
   // Normalises and quantises row m of the input into copy `copy`.
@@ -87,13 +93,15 @@ class Matmul {
     }
     if (any_float_) std::fill(floats + width_, floats + padded_width(width_), 0.0f);
     if (any_quantized_) math_.quantize_row(x, width_, scratch_.tiles(copy));
+    if (turned_ != nullptr) math_.turn_row(scratch_.tiles(copy), width_, turned_ + m, args_.row_count);
   }
 
   // Computes the units [begin, end) with input rows from `copy` on.
   void run_units(std::int64_t begin, std::int64_t end, std::int64_t copy, int thread_index) const {
-    for_each_strip_range(args_, begin, end, [&](int output, std::int64_t first_strip, std::int64_t strips) {
-      math_.matmul(job_of(args_.outputs[output], copy), first_strip, strips, scratch_.workspace(thread_index));
-    });
+    for_each_strip_range(
+        args_, args_.row_count, begin, end, [&](int output, std::int64_t first_strip, std::int64_t strips) {
+          math_.matmul(job_of(args_.outputs[output], copy), first_strip, strips, scratch_.workspace(thread_index));
+        });
   }
 
  private:
@@ -104,6 +112,7 @@ class Matmul {
                             : reinterpret_cast<const std::byte*>(scratch_.tiles(copy)),
             .input_stride_bytes = floats ? scratch_.float_stride_bytes() : scratch_.tile_stride_bytes(),
             .row_count = args_.row_count,
+            .turned = turned_,
             .bias = host(output.bias),
             .out = host(output.out),
             .out_stride = output.out_stride,
@@ -115,6 +124,7 @@ class Matmul {
   const HostMath& math_;
   std::int32_t width_;
   MatmulScratch scratch_;
+  TurnedTile* turned_ = nullptr;
   bool any_float_ = false;
   bool any_quantized_ = false;
 };
@@ -178,8 +188,9 @@ LogitScan join(const LogitScan& low, const LogitScan& high) {
 
 std::size_t HostKernels::scratch_bytes(const ScratchLimits& limits) const {
   const int threads = pool_.thread_count();
-  const std::int64_t matmul = std::max(MatmulScratch(nullptr, 1, limits.input_width, threads).bytes(),
-                                       MatmulScratch(nullptr, limits.row_count, limits.input_width, threads).bytes());
+  std::int64_t matmul = 0;
+  for (const std::int32_t row_count : {1, std::min(limits.row_count, kMostTurnedRows), limits.row_count})
+    matmul = std::max(matmul, MatmulScratch(nullptr, row_count, limits.input_width, threads).bytes());
   return std::max(static_cast<std::size_t>(matmul), attention_scratch_bytes(limits, threads));
 }
 
@@ -204,7 +215,7 @@ void HostKernels::matmul(Stream& stream, const MatmulArgs& args) {
 
 void HostKernels::run_matmul(const MatmulArgs& args) const {
   const Matmul job(args, math_, pool_.thread_count());
-  SharedUnits units(unit_count(args), pool_.thread_count());
+  SharedUnits units(unit_count(args, args.row_count), pool_.thread_count());
   pool_.parallel([&](int thread_index, int thread_count) {
     std::int64_t copy = 0;
     if (args.row_count == 1) {

@@ -21,12 +21,11 @@ constexpr int kSpinsBetweenLooks = 256;  // at the clock and at flags
 // Fetched ahead by a thread that waits: what its part of a second-level cache holds beside the rows in use.
 constexpr std::int64_t kAheadBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kLineBytes = 64;
-constexpr std::int64_t kLineWords = kLineBytes / static_cast<std::int64_t>(sizeof(ExchangeWord));
-constexpr std::int64_t kAheadWords = 24 * kLineWords;  // of a request, while it is read
+constexpr std::int64_t kAheadWords = 64 * kLineWords;  // of a request, while it is read
 constexpr int kLinesAtOnce = 8;
 // Results of so many units at once wait in the thread's own memory for their words.
 constexpr std::int64_t kPieceUnits = 8;
-constexpr std::int64_t kPieceRows = kPieceUnits * kUnitStrips * kStripRows;
+constexpr std::int64_t kPieceRows = kPieceUnits * kMostUnitStrips * kStripRows;
 
 static_assert(sizeof(ActivationTile) == 4 * kTileWords);
 static_assert(offsetof(ActivationTile, scale) == 4 * kScaleWord);
@@ -69,10 +68,14 @@ struct alignas(64) HostRowServer::Worker {
       : index(thread_index),
         tile_stride_bytes(input_words(server.limits_.input_width, true) * 4),
         float_stride_bytes(server.limits_.float_input ? input_words(server.limits_.input_width, false) * 4 : 0),
+        turned_stride_bytes(server.math_.turn_row ? turned_row_bytes(server.limits_.input_width) : 0),
         memory(server.limits_.max_rows * (tile_stride_bytes + float_stride_bytes + kPieceRows * 4) +
-               matmul_workspace_bytes(server.limits_.input_width) + 3 * kLineBytes),
+               std::min(server.limits_.max_rows, kMostTurnedRows) * turned_stride_bytes +
+               matmul_workspace_bytes(server.limits_.input_width) + 4 * kLineBytes),
         tiles(memory.take(server.limits_.max_rows * tile_stride_bytes)),
         floats(memory.take(server.limits_.max_rows * float_stride_bytes)),
+        turned(reinterpret_cast<TurnedTile*>(
+            memory.take(std::min(server.limits_.max_rows, kMostTurnedRows) * turned_stride_bytes))),
         outputs(reinterpret_cast<float*>(memory.take(server.limits_.max_rows * kPieceRows * 4))),
         workspace(memory.take(matmul_workspace_bytes(server.limits_.input_width))),
         followers(static_cast<std::size_t>(server.limits_.max_products), -1) {}
@@ -90,15 +93,18 @@ struct alignas(64) HostRowServer::Worker {
   std::uint32_t seen = 0;  // the last request; none of its units are left
   std::int64_t tile_stride_bytes;
   std::int64_t float_stride_bytes;
+  std::int64_t turned_stride_bytes;
   AlignedBytes memory;
-  std::byte* tiles;   // of each row of the request
-  std::byte* floats;  // likewise
-  float* outputs;     // (max_rows, kPieceRows)
+  std::byte* tiles;    // of each row of the request
+  std::byte* floats;   // likewise
+  TurnedTile* turned;  // of all rows, where matmul wants that
+  float* outputs;      // (max_rows, kPieceRows)
   std::byte* workspace;
 
   std::vector<std::int32_t> followers;  // by job: what was asked for behind it the last time; -1: not known
   std::int32_t last_job = -1;
-  std::int32_t ahead_job = -1;  // whose own rows are fetched, or were last
+  std::int32_t last_row_count = 1;  // as many are likely to come next
+  std::int32_t ahead_job = -1;      // whose own rows are fetched, or were last
   std::int64_t ahead_bytes = 0;
   std::array<ByteRange, MatmulArgs::kMaxOutputs> ahead{};  // what is left of them
   int ahead_next = 0;
@@ -112,8 +118,9 @@ bool HostRowServer::Worker::fetch_ahead(const HostRowServer& server) {
     if (ahead_job < 0) return false;
     ahead_next = ahead_count = 0;
     const Product& product = server.products_[static_cast<std::size_t>(ahead_job)];
-    const IndexRange own = static_range(product.units, index, static_cast<int>(server.workers_.size()));
-    for_each_strip_range(product.served.args, own.begin, own.end,
+    const std::int64_t units = unit_count(product.served.args, last_row_count);
+    const IndexRange own = static_range(units, index, static_cast<int>(server.workers_.size()));
+    for_each_strip_range(product.served.args, last_row_count, own.begin, own.end,
                          [&](int output, std::int64_t first_strip, std::int64_t strip_count) {
                            const MatrixView& matrix = product.served.args.outputs[output].matrix;
                            const std::int64_t one_strip = strip_bytes(matrix.dtype, matrix.cols);
@@ -161,7 +168,6 @@ std::int32_t HostRowServer::add(const ServedProduct& served) {
   GENAI_EXPECT(served.args.outputs[0].matrix.cols <= limits_.input_width, "a product too wide");
   Product& product = products_[static_cast<std::size_t>(product_count_)];
   product.served = served;
-  product.units = unit_count(served.args);
   product.quantized_input = takes_quantized_rows(served.args);
   for (int i = 0; i < served.args.output_count; ++i)
     product.has_quantized = product.has_quantized || !is_float(served.args.outputs[i].matrix.dtype);
@@ -172,6 +178,10 @@ std::int32_t HostRowServer::add(const ServedProduct& served) {
 void HostRowServer::rethrow_failure() {
   const std::lock_guard lock(failure_mutex_);
   if (failure_ != nullptr) std::rethrow_exception(failure_);
+}
+
+bool HostRowServer::wants_turned(const Request& request) const {
+  return math_.turn_row != nullptr && is_turned(request.row_count);
 }
 
 bool HostRowServer::is_open(std::uint32_t number) const { return last_request() == number; }
@@ -192,6 +202,7 @@ void HostRowServer::work(Worker& worker) {
     answer(worker, *request);
     worker.seen = request->number;
     worker.last_job = request->job;
+    worker.last_row_count = request->row_count;
     worker.look_ahead(request->job);
   }
 }
@@ -216,7 +227,7 @@ void HostRowServer::answer(Worker& worker, const Request& request) {
   const Product& product = products_[static_cast<std::size_t>(request.job)];
   if (worker.last_job >= 0) worker.followers[static_cast<std::size_t>(worker.last_job)] = request.job;
   if (!read_input(worker, product, request)) return;
-  units_.take(request.number, product.units, worker.index,
+  units_.take(request.number, unit_count(product.served.args, request.row_count), worker.index,
               [&](std::int64_t begin, std::int64_t end) { compute(worker, product, request, begin, end); });
 }
 
@@ -230,23 +241,22 @@ bool HostRowServer::read_input(Worker& worker, const Product& product, const Req
     if (!read_words(row, product.quantized_input ? tiles : floats, words, request.number)) return false;
     if (!product.quantized_input && product.has_quantized)
       math_.quantize_row(reinterpret_cast<const float*>(floats), cols, reinterpret_cast<ActivationTile*>(tiles));
+    if (product.has_quantized && wants_turned(request))
+      math_.turn_row(reinterpret_cast<const ActivationTile*>(tiles), cols, worker.turned + m, request.row_count);
   }
   return true;
 }
 
 bool HostRowServer::read_words(const ExchangeWord* from, std::byte* to, std::int64_t count,
                                std::uint32_t number) const {
-  for (std::int64_t i = 0; i < count; ++i) {
+  static_assert(kTileWords % kLineWords == 0 && kTileWidth % kLineWords == 0 && kHeaderWords % kLineWords == 0);
+  for (std::int64_t i = 0; i < count; i += kLineWords) {
     // The device has written to memory or to a cache far away, and all threads read the same lines.
-    if (i % kLineWords == 0) __builtin_prefetch(from + i + kAheadWords);
-    ExchangeWord word = load_word(from[i]);
-    while (request_of(word) != number) {
+    __builtin_prefetch(from + i + kAheadWords, 0, 2);
+    while (!load_line(from + i, number, to + 4 * i)) {
       if (!is_open(number)) return false;
       pause_core();
-      word = load_word(from[i]);
     }
-    const std::uint32_t data = data_of(word);
-    std::memcpy(to + 4 * i, &data, sizeof data);
   }
   return true;
 }
@@ -271,6 +281,7 @@ void HostRowServer::compute(Worker& worker, const Product& product, const Reques
                     .input = floats ? worker.floats : worker.tiles,
                     .input_stride_bytes = floats ? worker.float_stride_bytes : worker.tile_stride_bytes,
                     .row_count = request.row_count,
+                    .turned = wants_turned(request) ? worker.turned : nullptr,
                     .bias = output.bias ? host(output.bias) + first_row : nullptr,
                     .out = worker.outputs,
                     .out_stride = kPieceRows,
@@ -289,7 +300,7 @@ void HostRowServer::compute(Worker& worker, const Product& product, const Reques
     }
   };
   for (std::int64_t piece = begin; piece < end; piece += kPieceUnits)
-    for_each_strip_range(args, piece, std::min(end, piece + kPieceUnits), compute_strips);
+    for_each_strip_range(args, request.row_count, piece, std::min(end, piece + kPieceUnits), compute_strips);
 }
 
 }  // namespace genai

@@ -50,7 +50,6 @@ class HostRowServer final : public RowServer {
   };
   struct Product {
     ServedProduct served;
-    std::int64_t units = 0;
     bool quantized_input = false;  // no matrix is of a float type
     bool has_quantized = false;
   };
@@ -64,6 +63,7 @@ class HostRowServer final : public RowServer {
   bool read_input(Worker& worker, const Product& product, const Request& request);
   bool read_words(const ExchangeWord* from, std::byte* to, std::int64_t count, std::uint32_t number) const;
   void compute(Worker& worker, const Product& product, const Request& request, std::int64_t begin, std::int64_t end);
+  bool wants_turned(const Request& request) const;
   bool is_open(std::uint32_t number) const;
 
   ThreadPool& pool_;

@@ -47,6 +47,7 @@ class HostEvent final : public Event {
 class HostGraph final : public Graph {
  public:
   std::size_t node_count() const override { return operation_count_; }
+  std::optional<std::uint64_t> device_bytes() const override { return 0; }
 
  private:
   friend class HostStream;

@@ -23,6 +23,23 @@ struct alignas(64) ActivationTile {
 };
 static_assert(sizeof(ActivationTile) == 192);
 
+// The same 128 activations as products with few rows want them, where HostMath::turn_row makes them (packed_layout.h
+// names h, c, j and e).
+struct alignas(64) TurnedTile {
+  std::int8_t q[kTileWidth];  // [h][c][j][e]
+  float scale[kTileBlocks];
+  float sum[kTileBlocks];
+  std::int32_t start[5][kTileBlocks];  // -8, -16 and -128 times the sum of q, then -32 times those over its halves
+};
+static_assert(sizeof(TurnedTile) == 256);
+
+// Few rows: more than one, but so few that memory bounds their product, not arithmetic.
+inline constexpr std::int32_t kMostTurnedRows = 16;
+constexpr bool is_turned(std::int32_t row_count) { return row_count > 1 && row_count <= kMostTurnedRows; }
+constexpr std::int64_t turned_row_bytes(std::int64_t cols) {
+  return padded_width(cols) / kTileWidth * static_cast<std::int64_t>(sizeof(TurnedTile));
+}
+
 struct PackedMatrix {
   const std::byte* data;
   DType dtype;
@@ -37,7 +54,8 @@ struct MatmulJob {
                            // type, padded_width(cols) floats, zeros behind cols
   std::int64_t input_stride_bytes;
   std::int32_t row_count;
-  const float* bias;  // may be null
+  const TurnedTile* turned;  // of the input, [tile][row]; null: not made
+  const float* bias;         // may be null
   float* out;
   std::int64_t out_stride;  // elements
   Epilogue epilogue;
@@ -46,6 +64,7 @@ struct MatmulJob {
 
 // Bytes of workspace that HostMath::matmul wants for a matrix of `cols` columns.
 constexpr std::int64_t matmul_workspace_bytes(std::int64_t cols) { return padded_width(cols) * 64 + 4096; }
+static_assert(matmul_workspace_bytes(kTileWidth) >= kMostTurnedRows * turned_row_bytes(kTileWidth));
 
 // One query head against one chunk of the cache, widened to float.
 struct ChunkJob {
@@ -83,6 +102,8 @@ struct HostMath {
   void (*rms_norm_add)(float* x, const float* y, const float* weight, float epsilon, std::int32_t width);
   // Fills padded_width(width) / 128 tiles.
   void (*quantize_row)(const float* x, std::int32_t width, ActivationTile* tiles);
+  // Tile t of the row to turned[t * step]. Null where matmul has no use for turned rows.
+  void (*turn_row)(const ActivationTile* tiles, std::int32_t width, TurnedTile* turned, std::int64_t step);
   // The strips first_strip .. first_strip + strip_count - 1 of the product, epilogue included. `workspace` is 64-byte
   // aligned, of this thread alone.
   void (*matmul)(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count, std::byte* workspace);

@@ -172,6 +172,7 @@ const HostMath kAvx2Math = {
     .rms_norm = vector::rms_norm<Avx2>,
     .rms_norm_add = vector::rms_norm_add<Avx2>,
     .quantize_row = quantize_row,
+    .turn_row = nullptr,
     .matmul = matmul,
     .embed_row = embed_row,
     .gate = vector::gate<Avx2>,

@@ -163,6 +163,7 @@ constexpr HostMath table(InstructionSet instruction_set, const char* name) {
       .rms_norm = vector::rms_norm<Avx512>,
       .rms_norm_add = vector::rms_norm_add<Avx512>,
       .quantize_row = quantize_row,
+      .turn_row = turn_row_avx512,
       .matmul = matmul<kQuantized>,
       .embed_row = embed_row,
       .gate = vector::gate<Avx512>,

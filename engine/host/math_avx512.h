@@ -136,10 +136,13 @@ struct Avx512 {
 
 }  // namespace
 
-// The quantised products (math_avx512_matmul.cpp, math_avx512_amx.cpp).
+// The quantised products (math_avx512_matmul.cpp, math_avx512_few.cpp, math_avx512_amx.cpp).
 void matmul_quantized_avx512(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
                              std::byte* workspace);
+// REQUIRES: turned rows, kMostTurnedRows at most.
+void matmul_few_avx512(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count);
 void matmul_quantized_amx(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
                           std::byte* workspace);
+void turn_row_avx512(const ActivationTile* tiles, std::int32_t width, TurnedTile* turned, std::int64_t step);
 
 }  // namespace genai

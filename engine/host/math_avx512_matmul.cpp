@@ -1,5 +1,6 @@
-// Products with quantised weights in AVX-512 VNNI. Narrow: lanes are (c, j) of one row of weights, then (row, j) of
-// four rows. Wide: lanes are the 16 rows of two strips.
+// Products of one row or many rows with quantised weights in AVX-512 VNNI. Narrow: lanes are (c, j) of one row of
+// weights, then (row, j) of four rows. Wide: lanes are the 16 rows of two strips. What is between is the business of
+// math_avx512_few.cpp.
 #if defined(__x86_64__)
 #include "engine/host/math_avx512_unpack.h"
 
@@ -167,9 +168,7 @@ struct Avx512Path {
   static constexpr int kStrips = 2;
   static constexpr int kWideRows = 8;
   template <DType kDType>
-  static constexpr std::int32_t kNarrowRows = kDType == DType::Q8_0               ? 5
-                                              : tile_layout(kDType).high_bits < 0 ? 3
-                                                                                  : 2;
+  static constexpr std::int32_t kNarrowRows = 1;
 
   template <DType kDType>
   static __m512 narrow(const std::byte* const (&strips)[kStrips], const ActivationTile* tiles,
@@ -202,6 +201,17 @@ struct Avx512Path {
 
 void matmul_quantized_avx512(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
                              std::byte* workspace) {
+  if (job.row_count > 1 && job.row_count <= kMostTurnedRows) {
+    MatmulJob turned_job = job;
+    if (job.turned == nullptr) {
+      auto* turned = reinterpret_cast<TurnedTile*>(workspace);
+      for (std::int32_t m = 0; m < job.row_count; ++m)
+        turn_row_avx512(reinterpret_cast<const ActivationTile*>(job.input + m * job.input_stride_bytes),
+                        job.matrix.cols, turned + m, job.row_count);
+      turned_job.turned = turned;
+    }
+    return matmul_few_avx512(turned_job, first_strip, strip_count);
+  }
   vector::matmul_quantized(Avx512Path{}, job, first_strip, strip_count, workspace);
 }
 

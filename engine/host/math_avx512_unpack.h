@@ -43,7 +43,7 @@ FloatColumns columns_of(__m512 a0, __m512 a1, __m512 b0, __m512 b1) {
   return {{_mm512_shuffle_f32x4(a01, b01, 0x44), _mm512_shuffle_f32x4(a01, b01, 0xee),
            _mm512_shuffle_f32x4(a23, b23, 0x44), _mm512_shuffle_f32x4(a23, b23, 0xee)}};
 }
-IntColumns columns_of(__m512i a0, __m512i a1, __m512i b0, __m512i b1) {
+[[maybe_unused]] IntColumns columns_of(__m512i a0, __m512i a1, __m512i b0, __m512i b1) {
   const FloatColumns c =
       columns_of(_mm512_castsi512_ps(a0), _mm512_castsi512_ps(a1), _mm512_castsi512_ps(b0), _mm512_castsi512_ps(b1));
   return {{_mm512_castps_si512(c.column[0]), _mm512_castps_si512(c.column[1]), _mm512_castps_si512(c.column[2]),
@@ -117,7 +117,7 @@ void transpose(__m512i (&rows)[16]) {
 }
 
 // One 64-byte piece of each row of two tiles, lanes (c, j) = 4*c + j, turned so that lanes are rows.
-void load_turned(const std::byte* a, const std::byte* b, __m512i (&lanes)[16]) {
+[[maybe_unused]] void load_turned(const std::byte* a, const std::byte* b, __m512i (&lanes)[16]) {
   for (int g = 0; g < kStripRows; ++g) {
     lanes[g] = load_bytes(a + 64 * g);
     lanes[kStripRows + g] = load_bytes(b + 64 * g);

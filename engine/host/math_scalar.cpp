@@ -436,6 +436,7 @@ const HostMath kScalarMath = {
     .rms_norm = rms_norm,
     .rms_norm_add = rms_norm_add,
     .quantize_row = quantize_row,
+    .turn_row = nullptr,
     .matmul = matmul,
     .embed_row = embed_row,
     .gate = gate,

@@ -1,37 +1,43 @@
 // matmul_units.h - how the rows of a product are cut for threads: the matrices of a call count as one row of units, of
-// two strips each but for the last one of a matrix. Which unit a thread takes changes no bit of it.
+// unit_strips() strips each but for the last one of a matrix. Which unit a thread takes changes no bit of it.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
 #include "engine/device/kernels.h"
 #include "engine/error.h"
+#include "engine/host/math.h"
 #include "engine/packed_layout.h"
 
 namespace genai {
 
-// The widest vectors take two strips at a time.
-inline constexpr std::int64_t kUnitStrips = 2;
+// The widest vectors take two strips at a time, but with turned rows one: a unit takes longer then, and less is waited
+// for the last one.
+inline constexpr std::int64_t kMostUnitStrips = 2;
+constexpr std::int64_t unit_strips(std::int32_t row_count) { return is_turned(row_count) ? 1 : kMostUnitStrips; }
 
-inline std::int64_t unit_count(const MatrixView& matrix) {
-  return (strip_count(matrix.rows) + kUnitStrips - 1) / kUnitStrips;
+inline std::int64_t unit_count(const MatrixView& matrix, std::int32_t row_count) {
+  return (strip_count(matrix.rows) + unit_strips(row_count) - 1) / unit_strips(row_count);
 }
 
-inline std::int64_t unit_count(const MatmulArgs& args) {
+inline std::int64_t unit_count(const MatmulArgs& args, std::int32_t row_count) {
   std::int64_t units = 0;
-  for (int i = 0; i < args.output_count; ++i) units += unit_count(args.outputs[i].matrix);
+  for (int i = 0; i < args.output_count; ++i) units += unit_count(args.outputs[i].matrix, row_count);
   return units;
 }
 
-// Calls visit(output, first_strip, strip_count) for the strips of the units [begin, end).
+// Calls visit(output, first_strip, strip_count) for the strips of the units [begin, end) of a product of `row_count`
+// rows of activations.
 template <class Visit>
-void for_each_strip_range(const MatmulArgs& args, std::int64_t begin, std::int64_t end, const Visit& visit) {
+void for_each_strip_range(const MatmulArgs& args, std::int32_t row_count, std::int64_t begin, std::int64_t end,
+                          const Visit& visit) {
+  const std::int64_t strips_each = unit_strips(row_count);
   std::int64_t matrix_begin = 0;
   for (int i = 0; i < args.output_count; ++i) {
     const MatrixView& matrix = args.outputs[i].matrix;
-    const std::int64_t units = unit_count(matrix);
-    const std::int64_t first = std::max<std::int64_t>(begin - matrix_begin, 0) * kUnitStrips;
-    const std::int64_t last = std::min(std::min(end - matrix_begin, units) * kUnitStrips, strip_count(matrix.rows));
+    const std::int64_t units = unit_count(matrix, row_count);
+    const std::int64_t first = std::max<std::int64_t>(begin - matrix_begin, 0) * strips_each;
+    const std::int64_t last = std::min(std::min(end - matrix_begin, units) * strips_each, strip_count(matrix.rows));
     if (first < last) visit(i, first, last - first);
     matrix_begin += units;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "engine/error.h"
@@ -48,6 +49,25 @@ PassLimits pass_limits(const ModelOptions& options) {
           .max_positions = options.context};
 }
 
+// Steps are captured once a width: powers of two, and the number of sequences.
+std::size_t step_graph_count(std::int32_t sequence_count) {
+  const auto count = static_cast<std::uint32_t>(sequence_count);
+  return static_cast<std::size_t>(std::bit_width(count)) + (std::has_single_bit(count) ? 0 : 1);
+}
+
+// No step has more, wherever its rows are. Of a matrix: its input, resident rows, rows over the link or a request to
+// host cores and its answer, the copy of a piece of a chunk and its rows. Of a chunk, which is one in 64 of the whole
+// model or has 8 MiB: another copy and another kernel.
+std::size_t most_step_operations(const WeightMap& map, std::int32_t small_kernels) {
+  constexpr std::size_t kOfMatrix = 6;
+  constexpr std::uint64_t kChunkBytes = std::uint64_t{8} << 20;
+  constexpr std::uint64_t kFewestChunks = 64;
+  const auto matrices =
+      std::count_if(map.tensors.begin(), map.tensors.end(), [](const auto& any) { return any.packed; });
+  const std::uint64_t chunks = kFewestChunks + map.total_bytes / kChunkBytes;
+  return kOfMatrix * static_cast<std::size_t>(matrices) + 2 * (static_cast<std::size_t>(small_kernels) + chunks);
+}
+
 }  // namespace
 
 PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, Device& device,
@@ -70,7 +90,13 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.wide_passes_stream = options.host_device != nullptr && options.max_rows > HostLane::kMaxRows;
   request.step_rows = std::min({options.sequence_count, options.max_rows, options.max_logit_rows});
   request.small_kernels = 3 * config.layer_count + 3;  // rotation, attention, merging; embedding, choice, advance
-  if (options.host_device != nullptr) request.host_ahead_bytes = host_cores_of(*options.host_device).ahead_bytes();
+  request.fixed.graphs = whole(device.graph_reserve_bytes(step_graph_count(options.sequence_count),
+                                                          most_step_operations(map, request.small_kernels)));
+  if (options.host_device != nullptr) {
+    const HostCores& cores = host_cores_of(*options.host_device);
+    request.host_ahead_bytes = cores.ahead_bytes();
+    request.host_cache_bytes = cores.cache_bytes();
+  }
   request.speeds = options.lane_speeds;
   request.forced_cold = matrices_named(map, options.forced_cold);
   return request;
@@ -85,6 +111,8 @@ Model::Model(const TensorFile& file, const ModelConfig& config, Device& device, 
       weight_map_(map_weights(config_, file)),
       plan_request_(make_plan_request(weight_map_, config_, device, options_)) {
   cache_ = std::make_unique<KvCache>(arena_, cache_shape(config_, options_));
+  plan_ = make_residency_plan(plan_request_);
+  arena_.keep_free(MemoryKind::graphs, plan_request_.fixed.graphs);
   try {
     place(file);
   } catch (const PinnedMemoryError& error) {
@@ -100,7 +128,6 @@ void Model::place(const TensorFile& file) {
   const PassLimits limits = pass_limits(options_);
   const bool separate_gate = has_separate_gate(weight_map_);
   const Workspace sizes = lay_out_workspace(config_, separate_gate, device_.kernels(), limits, {});
-  plan_ = make_residency_plan(plan_request_);
   check_host_memory();
   check_lanes(plan_, device_, options_.host_device, arena_, host_placement());
   place_weights(weight_map_, plan_);
@@ -140,6 +167,7 @@ void Model::plan_for_pageable_memory() {
   if (plan_request_.mode != OffloadMode::off) plan_request_.mode = OffloadMode::stream;
   for (MatrixSize& matrix : plan_request_.matrices)
     if (!matrix.read_every_pass || matrix.one_cold_lane) matrix.may_be_cold = false;
+  plan_ = make_residency_plan(plan_request_);
 }
 
 void Model::make_ring() {

@@ -25,6 +25,8 @@ std::string_view memory_kind_name(MemoryKind kind) {
       return "staging";
     case MemoryKind::exchange:
       return "exchange";
+    case MemoryKind::graphs:
+      return "graphs";
   }
   return "unknown";
 }
@@ -121,19 +123,32 @@ MemoryRange ResidencyArena::reserve(MemoryKind kind, std::size_t bytes, Placemen
   return MemoryRange(*this, kind, placement, bytes);
 }
 
+void ResidencyArena::keep_free(MemoryKind kind, std::uint64_t bytes) {
+  if (allocator_ == Allocator::plain) return;
+  expect_in_budget(kind, bytes);
+  charge(kind, Placement::device, bytes);
+}
+
+void ResidencyArena::expect_in_budget(MemoryKind kind, std::uint64_t bytes) const {
+  if (!budget_bytes_ || committed_device_bytes() + bytes <= *budget_bytes_) return;
+  throw BudgetError(fmt::format("the memory budget of {} bytes is used up: {} more bytes for {} do not fit",
+                                *budget_bytes_, bytes, memory_kind_name(kind)),
+                    committed_device_bytes() + bytes, *budget_bytes_,
+                    "raise the budget, or ask for a smaller context (-c)");
+}
+
+void ResidencyArena::charge(MemoryKind kind, Placement placement, std::uint64_t bytes) {
+  committed_[static_cast<std::size_t>(kind)] += bytes;
+  placed_[static_cast<std::size_t>(placement)] += bytes;
+  committed_peak_ = std::max(committed_peak_, committed_device_bytes());
+}
+
 GranuleId ResidencyArena::charge_and_create(MemoryKind kind, Placement placement) {
   const std::uint64_t granule_bytes = memory_.granule_bytes();
-  if (placement == Placement::device && budget_bytes_ && committed_device_bytes() + granule_bytes > *budget_bytes_) {
-    throw BudgetError(fmt::format("the memory budget of {} bytes is used up: {} more bytes for {} do not fit",
-                                  *budget_bytes_, granule_bytes, memory_kind_name(kind)),
-                      committed_device_bytes() + granule_bytes, *budget_bytes_,
-                      "raise the budget, or ask for a smaller context (-c)");
-  }
+  if (placement == Placement::device) expect_in_budget(kind, granule_bytes);
   const std::optional<GranuleId> granule = memory_.create(placement);
   if (!granule) throw_exhausted(kind, placement, granule_bytes);
-  committed_[static_cast<std::size_t>(kind)] += granule_bytes;
-  placed_[static_cast<std::size_t>(placement)] += granule_bytes;
-  committed_peak_ = std::max(committed_peak_, committed_device_bytes());
+  charge(kind, placement, granule_bytes);
   return *granule;
 }
 

@@ -1,6 +1,7 @@
 // residency_arena.h - the only place that takes device memory. Ranges of addresses are reserved by kind and backed with
-// granules where asked; every committed byte is on one ledger and inside one budget. For comparison there is an arena
-// of plain allocations: a range is one of them, backed whole at once, on no ledger and inside no budget.
+// granules where asked; every committed byte is on one ledger and inside one budget, and so is what a backend takes
+// beside it. For comparison there is an arena of plain allocations: a range is one of them, backed whole at once, on no
+// ledger and inside no budget.
 //
 // Invariants
 //   R1 A weight's address never changes between load and unload: ranges do not move.
@@ -23,8 +24,8 @@
 
 namespace genai {
 
-enum class MemoryKind : std::uint8_t { weights, cold, ring, kv, workspace, staging, exchange };
-inline constexpr std::size_t kMemoryKindCount = 7;
+enum class MemoryKind : std::uint8_t { weights, cold, ring, kv, workspace, staging, exchange, graphs };
+inline constexpr std::size_t kMemoryKindCount = 8;
 std::string_view memory_kind_name(MemoryKind kind);
 
 enum class Allocator : std::uint8_t { arena, plain };
@@ -76,6 +77,10 @@ class ResidencyArena {
   // fails as commit does.
   MemoryRange reserve(MemoryKind kind, std::size_t bytes, Placement placement = Placement::device);
 
+  // Device memory that the backend takes by itself, or may take: on the ledger and inside the budget until the arena is
+  // gone. Throws BudgetError where it does not fit.
+  void keep_free(MemoryKind kind, std::uint64_t bytes);
+
   VirtualMemory& memory() const { return memory_; }
   Allocator allocator() const { return allocator_; }
   std::optional<std::uint64_t> budget_bytes() const { return budget_bytes_; }
@@ -87,6 +92,8 @@ class ResidencyArena {
 
  private:
   friend class MemoryRange;
+  void expect_in_budget(MemoryKind kind, std::uint64_t bytes) const;
+  void charge(MemoryKind kind, Placement placement, std::uint64_t bytes);
   GranuleId charge_and_create(MemoryKind kind, Placement placement);
   void destroy_and_refund(GranuleId granule, MemoryKind kind, Placement placement);
   [[noreturn]] void throw_exhausted(MemoryKind kind, Placement placement, std::size_t bytes) const;

@@ -80,7 +80,7 @@ class Planner {
   }
 
   std::uint64_t committed_with(std::uint64_t resident_bytes, bool with_ring) const {
-    return request_.fixed.kv + request_.fixed.workspace +
+    return request_.fixed.kv + request_.fixed.workspace + request_.fixed.graphs +
            rounded(request_.fixed.vectors + resident_bytes, request_.granule_bytes) + (with_ring ? ring_bytes() : 0);
   }
 
@@ -234,8 +234,8 @@ ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, Offloa
 std::string ledger(const PlanRequest& request, const Planner& planner, OffloadMode mode) {
   std::uint64_t weights = 0;
   for (const MatrixSize& matrix : request.matrices) weights += static_cast<std::uint64_t>(matrix.total_bytes());
-  return fmt::format("{} weights in matrices, {} in vectors, {} kv cache, {} workspace{}", weights,
-                     request.fixed.vectors, request.fixed.kv, request.fixed.workspace,
+  return fmt::format("{} weights in matrices, {} in vectors, {} kv cache, {} workspace, {} graphs{}", weights,
+                     request.fixed.vectors, request.fixed.kv, request.fixed.workspace, request.fixed.graphs,
                      needs_ring(request, mode) ? fmt::format(", {} ring", planner.ring_bytes()) : std::string());
 }
 

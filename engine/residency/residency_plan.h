@@ -61,6 +61,7 @@ struct FixedBytes {
   std::uint64_t vectors = 0;    // norms and biases, in one range with the resident matrices
   std::uint64_t kv = 0;         // of the whole context, in whole granules
   std::uint64_t workspace = 0;  // in whole granules
+  std::uint64_t graphs = 0;     // kept for what the backend takes for them
 };
 
 struct PlanRequest {
@@ -78,6 +79,7 @@ struct PlanRequest {
   // Kernels of a pass that read no matrix. Each costs about what a call on a matrix costs beside reading.
   std::int32_t small_kernels = 0;
   std::uint64_t host_ahead_bytes = 0;  // what caches of host cores take of rows before they are asked for
+  std::uint64_t host_cache_bytes = 0;  // what they hold of rows from pass to pass
   LaneSpeeds speeds;
   // Names of matrices that must be cold whatever the budget.
   std::vector<std::string> forced_cold;

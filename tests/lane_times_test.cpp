@@ -1,0 +1,183 @@
+// How long a plan says that a pass takes, beside what was measured.
+#include "engine/residency/lane_times.h"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "engine/residency/budget_translation.h"
+#include "tests/catch.h"
+#include "tests/plan_requests.h"
+
+namespace genai {
+namespace {
+
+using test::small_request;
+using test::speeds;
+
+}  // namespace
+
+TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[lane_times]") {
+  // 14B in Q4_0 with speeds as probed there; tests/bench/runs has the reports.
+  PlanRequest request;
+  request.matrices.push_back({.name = "token_embd", .strips = 19008, .strip_bytes = 23040, .read_every_pass = false});
+  for (int layer = 0; layer < 48; ++layer) {
+    const std::string name = "blk." + std::to_string(layer);
+    request.matrices.push_back({.name = name + ".q", .strips = 640, .strip_bytes = 23040});
+    request.matrices.push_back({.name = name + ".k", .strips = 128, .strip_bytes = 23040, .same_call = true});
+    request.matrices.push_back({.name = name + ".v", .strips = 128, .strip_bytes = 23040, .same_call = true});
+    request.matrices.push_back({.name = name + ".o", .strips = 640, .strip_bytes = 23040});
+    request.matrices.push_back({.name = name + ".gate_up", .strips = 3456, .strip_bytes = 23040});
+    request.matrices.push_back({.name = name + ".down", .strips = 640, .strip_bytes = 62208});
+  }
+  request.matrices.push_back({.name = "output", .strips = 19008, .strip_bytes = 23040});
+  request.granule_bytes = std::uint64_t{2} << 20;
+  request.wide_passes_stream = true;
+  request.small_kernels = 147;
+  request.host_ahead_bytes = 14 * (std::uint64_t{512} << 10);
+  request.host_cache_bytes = std::uint64_t{120} << 20;
+  request.speeds = {.resident = 3442e9,
+                    .ring = 54.4e9,
+                    .zero_copy = 51.4e9,
+                    .host = 126e9,
+                    .ring_beside_host = 42.5e9,
+                    .host_beside_ring = 109.8e9,
+                    .host_8_rows = 54.5e9,
+                    .exchange_seconds = 8e-6,
+                    .matrix_seconds = 2.9e-6,
+                    .pass_seconds = 8e-6};
+  for (const auto& [cold_gib, step_rows, measured] :
+       {std::tuple{0.774, 1, 211.8}, {2.24, 1, 68.8}, {4.07, 1, 34.1}, {8.0, 1, 17.3}, {4.07, 8, 155.7 / 8}}) {
+    request.step_rows = step_rows;
+    request.budget_bytes =
+        budget_for_cold_bytes(request, static_cast<std::uint64_t>(cold_gib * static_cast<double>(1 << 30)));
+    const ResidencyPlan plan = make_residency_plan(request);
+    INFO(cold_gib << " GiB cold, " << step_rows << " rows: " << 1.0 / plan.pass_seconds << " passes a second");
+    CHECK(plan.of(Lane::host) > 0);
+    CHECK(1.0 / plan.pass_seconds == Approx(measured).epsilon(0.1));
+  }
+}
+
+TEST_CASE("modes of a small model are predicted as an H200 was measured, within 10 percent", "[lane_times]") {
+  // SmolLM2 135M in Q4_1, whose kernels are short and whose cold rows stay in the caches of the host.
+  PlanRequest request;
+  for (int layer = 0; layer < 30; ++layer) {
+    const std::string name = "blk." + std::to_string(layer);
+    request.matrices.push_back({.name = name + ".q", .strips = 72, .strip_bytes = 3200});
+    request.matrices.push_back({.name = name + ".k", .strips = 24, .strip_bytes = 3200, .same_call = true});
+    request.matrices.push_back({.name = name + ".v", .strips = 24, .strip_bytes = 3200, .same_call = true});
+    request.matrices.push_back({.name = name + ".o", .strips = 72, .strip_bytes = 3200});
+    request.matrices.push_back({.name = name + ".gate_up", .strips = 384, .strip_bytes = 3200});
+    request.matrices.push_back({.name = name + ".down", .strips = 72, .strip_bytes = 7680});
+  }
+  request.matrices.push_back({.name = "output", .strips = 6144, .strip_bytes = 5440, .one_cold_lane = true});
+  request.fixed = {.vectors = 140544, .kv = 25165824, .workspace = 27262976};
+  request.granule_bytes = std::uint64_t{2} << 20;
+  request.wide_passes_stream = true;
+  request.small_kernels = 93;
+  request.host_ahead_bytes = 14 * (std::uint64_t{512} << 10);
+  request.host_cache_bytes = std::uint64_t{120} << 20;
+  request.speeds = {.resident = 3473e9,
+                    .ring = 52.9e9,
+                    .zero_copy = 51.3e9,
+                    .host = 66.8e9,
+                    .ring_beside_host = 44.0e9,
+                    .host_beside_ring = 93.7e9,
+                    .host_8_rows = 41.3e9,
+                    .exchange_seconds = 9.2e-6,
+                    .matrix_seconds = 2.87e-6,
+                    .pass_seconds = 9.5e-6};
+  const std::uint64_t whole = make_residency_plan(request).committed_bytes;
+  struct Measured {
+    std::uint64_t percent;
+    double stream, zero_copy, host;  // passes a second
+  };
+  for (const Measured& measured :
+       {Measured{90, 756.9, 858.1, 800.4}, Measured{75, 657.9, 696.8, 733.3}, Measured{50, 521.2, 463.4, 638.4}}) {
+    request.budget_bytes = whole * measured.percent / 100;
+    double fastest = 0.0;
+    for (const auto& [mode, passes] : {std::pair{OffloadMode::stream, measured.stream},
+                                       {OffloadMode::zero_copy, measured.zero_copy},
+                                       {OffloadMode::host, measured.host}}) {
+      INFO(offload_mode_name(mode) << " within " << measured.percent << " percent");
+      request.mode = mode;
+      CHECK(1.0 / make_residency_plan(request).pass_seconds == Approx(passes).epsilon(0.1));
+      fastest = std::max(fastest, passes);
+    }
+    request.mode = OffloadMode::automatic;
+    const ResidencyPlan plan = make_residency_plan(request);
+    if (plan.mode == OffloadMode::zero_copy) CHECK(measured.zero_copy == fastest);
+    if (plan.mode == OffloadMode::stream) CHECK(measured.stream == fastest);
+    if (plan.mode == OffloadMode::host) CHECK(measured.host == fastest);
+  }
+}
+
+TEST_CASE("where one processor does everything, the times of lanes add up", "[lane_times]") {
+  PlanRequest request = small_request();
+  request.speeds = {.resident = 40,
+                    .ring = 20,
+                    .zero_copy = 30,
+                    .host = 35,
+                    .ring_beside_host = 20,
+                    .host_beside_ring = 35,
+                    .matrix_seconds = 0.5,
+                    .pass_seconds = 3};
+  request.lanes_take_turns = true;
+  const double calls = static_cast<double>(request.matrices.size()) - 1.0;  // not the table
+  for (const OffloadMode mode : {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::host, OffloadMode::split}) {
+    INFO(offload_mode_name(mode));
+    request.mode = mode;
+    request.budget_bytes.reset();
+    request.budget_bytes = smallest_budget(request) + 20000;
+    const ResidencyPlan plan = make_residency_plan(request);
+    const auto bytes = [&](Lane lane) { return static_cast<double>(plan.pass_of(lane)); };
+    const double seconds = 3.0 + calls * 0.5 + (bytes(Lane::resident) + bytes(Lane::ring)) / 40.0 +
+                           bytes(Lane::ring) / 20.0 + bytes(Lane::zero_copy) / 30.0 + bytes(Lane::host) / 35.0;
+    CHECK(plan.pass_seconds == Approx(seconds));
+  }
+  request.mode = OffloadMode::automatic;
+  CHECK(make_residency_plan(request).mode == OffloadMode::host);
+}
+
+TEST_CASE("what each exchange costs moves rows from host cores into the ring", "[lane_times]") {
+  PlanRequest request = small_request();
+  request.mode = OffloadMode::split;
+  request.speeds = speeds();
+  request.budget_bytes = smallest_budget(request) + 20000;
+  const auto ring_share = [&] {
+    const ResidencyPlan plan = make_residency_plan(request);
+    const auto ring = static_cast<double>(plan.pass_of(Lane::ring));
+    return ring / (ring + static_cast<double>(plan.pass_of(Lane::host)));
+  };
+  const double share = ring_share();
+  CHECK(share == Approx(48.0 / (48.0 + 106.0)).margin(0.03));
+  request.speeds.exchange_seconds = 100.0;
+  CHECK(ring_share() > share + 0.05);
+  request.speeds.exchange_seconds = 1e6;
+  CHECK(ring_share() == 1.0);
+}
+
+TEST_CASE("matrices of one call need one exchange, and wide steps leave more rows to the ring", "[lane_times]") {
+  PlanRequest request = small_request();
+  request.mode = OffloadMode::host;
+  request.speeds = speeds();
+  request.speeds.exchange_seconds = 10.0;
+  request.budget_bytes = smallest_budget(request);
+  const double apart = make_residency_plan(request).pass_seconds;
+  for (MatrixSize& matrix : request.matrices) matrix.same_call = matrix.name.ends_with(".up");
+  CHECK(make_residency_plan(request).pass_seconds == Approx(apart - 4 * 10.0 * 1.07));
+
+  request.mode = OffloadMode::split;
+  request.budget_bytes = smallest_budget(request) + 20000;
+  request.speeds.exchange_seconds = 0.0;
+  request.speeds.host_8_rows = 30;
+  const auto ring_bytes = [&](std::int32_t rows) {
+    request.step_rows = rows;
+    return make_residency_plan(request).pass_of(Lane::ring);
+  };
+  CHECK(ring_bytes(4) > ring_bytes(1));
+  CHECK(ring_bytes(8) > ring_bytes(4));
+}
+
+}  // namespace genai
