@@ -8,7 +8,6 @@
 
 #include "cuda/kernels/program_builder.cuh"
 #include "cuda/kernels/program_finish.cuh"
-#include "cuda/kernels/program_list.cuh"
 #include "cuda/kernels/program_merge.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
@@ -29,20 +28,15 @@ __device__ __forceinline__ void plan_program(const RowProgram& program, UnitRang
   }
 }
 
-__device__ __forceinline__ ProgramList list_of(const RowProgram& program, unsigned char* shared) {
-  SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.layout.barriers);
-  return {reinterpret_cast<ProgramOp*>(shared + program.layout.ops), barriers + kRingBarriers + kRingSlots + 4};
-}
-
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void feed_program(const RowProgram& program, const ProgramRing& ring,
-                                             const ProgramList& list, const UnitRange* ranges) {
+                                             const UnitRange* ranges) {
   RingFeeder feeder(ring);
   feeder.set_window(program.window);
   StepRow row = {-1, -1, 0, 0};
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
-    const ProgramOp& op = list.at(index);
+    const ProgramOp& op = program.ops[index];
     if (op.kind == ProgramOpKind::product) {
       feed_product<kFirst, kSecond>(op.product, ranges + op.product.first_range, feeder);
       continue;
@@ -95,10 +89,9 @@ __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsig
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void consume_program(const RowProgram& program, unsigned char* shared, unsigned launch) {
   Progress progress = {launch, 0, 0};
-  const ProgramList list = list_of(program, shared);
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
-    const ProgramOp& op = list.at(index);
+    const ProgramOp& op = program.ops[index];
     const unsigned generation = static_cast<unsigned>(index) + 1;
     if (op.kind == ProgramOpKind::product) {
       const UnitRange* ranges = reinterpret_cast<const UnitRange*>(shared + program.layout.ranges);
@@ -121,12 +114,10 @@ __device__ __forceinline__ void finish_program(const RowProgram& program, unsign
                                                const UnitRange* ranges) {
   const ProgramExchange exchange = exchange_of(program, shared);
   unsigned* words = program.handover.words(launch);
-  const ProgramList list = list_of(program, shared);
   int round = 0;
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
-    list.bring(program, index + kOpsAhead);
-    const ProgramOp& op = list.at(index);
+    const ProgramOp& op = program.ops[index];
     if (op.kind == ProgramOpKind::product)
       finish_product(op.product, ranges + op.product.first_range, exchange, words, round);
   }
@@ -144,16 +135,12 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
     init_barrier(exchange.full + threadIdx.x, kProgramGroups * kProgramGroupWarps);
     init_barrier(exchange.empty + threadIdx.x, 1);
   }
-  const ProgramList list = list_of(program, shared);
-  if (threadIdx.x < kListedOps) init_barrier(list.ready + threadIdx.x, 1);
   if (threadIdx.x < kRingBarriers) publish_barriers();
   UnitRange* ranges = reinterpret_cast<UnitRange*>(shared + program.layout.ranges);
   plan_program<kFirst, kSecond>(program, ranges);
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-  if (warp == kFinishingWarp)
-    for (int index = 0; index < kOpsAhead; ++index) list.bring(program, index);
-  if (warp == kCopyingWarp) return feed_program<kFirst, kSecond>(program, ring, list, ranges);
+  if (warp == kCopyingWarp) return feed_program<kFirst, kSecond>(program, ring, ranges);
   wait_for_previous_grid();
   const unsigned launch = program.handover.launches()[blockIdx.x];
   if (warp == kFinishingWarp) return finish_program(program, shared, launch, ranges);

@@ -98,7 +98,6 @@ struct ProgramLayout {
   int reduce;    // the norm's partial sums
   int exchange;  // ProgramExchange
   int ranges;    // [output] UnitRange, of all operations
-  int ops;       // ProgramList
   int barriers;
   int total;
 };

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cuda/kernels/program_attention.cuh"
-#include "cuda/kernels/program_list.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
 
@@ -281,8 +280,7 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   constexpr int kReduce = kVectorThreads / 2 * 4;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
   const int ranges = range_count_ * static_cast<int>(sizeof(UnitRange));
-  constexpr int kOps = kListedOps * static_cast<int>(sizeof(ProgramOp));
-  const int others = area + kReduce + exchange + ranges + kOps + kProgramBarriers * 8;
+  const int others = area + kReduce + exchange + ranges + kProgramBarriers * 8;
   ProgramLayout layout = {};
   layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
   layout.scales = kRingSlots * layout.slot_bytes;
@@ -292,8 +290,7 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   layout.reduce = layout.scales + area;
   layout.exchange = layout.reduce + kReduce;
   layout.ranges = layout.exchange + exchange;
-  layout.ops = layout.ranges + ranges;
-  layout.barriers = layout.ops + kOps;
+  layout.barriers = layout.ranges + ranges;
   layout.total = layout.barriers + kProgramBarriers * 8;
   return layout;
 }
