@@ -149,6 +149,10 @@ void Model::place(const TensorFile& file) {
   const Workspace workspace =
       lay_out_workspace(config_, separate_gate, device_.kernels(), limits, workspace_range_.base());
   make_host_lane(workspace);
+  if (workspace.handover_bytes > 0) {
+    stream_->fill_zero(workspace.handover, workspace.handover_bytes);
+    stream_->synchronize();
+  }
   const Transformer::OutputChunks output_chunks{weight_map_.chunks(RingList::narrow).output_chunk,
                                                 weight_map_.chunks(RingList::wide).output_chunk};
   transformer_ = std::make_unique<Transformer>(config_, weights_, *cache_, workspace, limits, device_.kernels(), *ring_,

@@ -69,12 +69,15 @@ Workspace lay_out_workspace(const ModelConfig& config, bool separate_gate, const
   space.rope_local = config.has_local_rope() ? carver.take<float>(std::int64_t{limits.max_positions} * config.rotated)
                                              : space.rope_global;
   const std::int64_t widest = std::max<std::int64_t>({config.width, query_width, config.feed_forward_width});
-  space.scratch = carver.take<std::byte>(
-      static_cast<std::int64_t>(kernels.scratch_bytes({.row_count = std::max(limits.max_rows, limits.max_logit_rows),
-                                                       .input_width = static_cast<std::int32_t>(widest),
-                                                       .head_count = config.head_count,
-                                                       .head_dim = config.head_dim,
-                                                       .max_positions = limits.max_positions})));
+  const ScratchLimits scratch_limits = {.row_count = std::max(limits.max_rows, limits.max_logit_rows),
+                                        .input_width = static_cast<std::int32_t>(widest),
+                                        .head_count = config.head_count,
+                                        .head_dim = config.head_dim,
+                                        .max_positions = limits.max_positions};
+  space.scratch = carver.take<std::byte>(static_cast<std::int64_t>(kernels.scratch_bytes(scratch_limits)));
+  space.handover_bytes = kernels.handover_bytes(scratch_limits);
+  if (space.handover_bytes > 0)
+    space.handover = carver.take<std::byte>(static_cast<std::int64_t>(space.handover_bytes));
   space.total_bytes = carver.used_bytes();
   return space;
 }
@@ -153,6 +156,7 @@ MatmulArgs Transformer::call(DevicePtr<const float> input, std::int32_t width, s
   args.norm_epsilon = config_.norm_epsilon;
   args.epilogue = Epilogue::store;
   args.scratch = workspace_.scratch;
+  args.handover = workspace_.handover;
   return args;
 }
 
@@ -272,7 +276,8 @@ void Transformer::attention_block(Stream& stream, std::int32_t layer, std::int32
                               .soft_cap = config_.attention_soft_cap,
                               .max_positions = limits_.max_positions,
                               .cache = cache_.view(layer),
-                              .scratch = workspace_.scratch});
+                              .scratch = workspace_.scratch,
+                              .handover = workspace_.handover});
   add_branch(stream, weights.output, weights.output_bias, workspace_.attention, weights.post_attention_norm, row_count);
 }
 

@@ -42,6 +42,8 @@ struct Workspace {
   DevicePtr<float> rope_global;            // [max_positions][rotated/2][2]
   DevicePtr<float> rope_local;             // the same for layers with a window; may be rope_global
   DevicePtr<std::byte> scratch;
+  DevicePtr<std::byte> handover;  // null where kernels have no use for it; all zero before the first pass
+  std::size_t handover_bytes = 0;
   std::size_t total_bytes = 0;
 };
 
