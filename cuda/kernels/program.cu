@@ -1,6 +1,7 @@
 // program.cu - the operations of a decode step, one after the other, by one kernel (NOTE [Program] in program.cuh).
 // Shapes   as those of matmul_row.cu and of attention with one row. sm_90.
-// Mapping  one block a multiprocessor: sixteen warps that consume, in four groups, and one that copies.
+// Mapping  one block a multiprocessor: sixteen warps that multiply and attend, in four groups, one that copies what
+//          they read, and one that finishes what they have added up.
 // Bound    memory: the packed bytes of all matrices and the visible keys and values, once.
 // Twin     engine/host: the same operations in the same order (engine/README.md).
 #include <algorithm>
@@ -151,7 +152,9 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
        i < HandoverMemory::kRegionWords / 4; i += static_cast<int>(gridDim.x) * kConsumerThreads)
     others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
   consumer_barrier();
-  if (threadIdx.x == 0) program.handover.launches()[blockIdx.x] = launch + 1;
+  // Also for blocks that other launches have.
+  const int own = static_cast<int>(blockIdx.x + threadIdx.x * gridDim.x);
+  if (own < HandoverMemory::kMaxBlocks) program.handover.launches()[own] = launch + 1;
 }
 
 using ProgramKernel = void (*)(RowProgram);
@@ -211,7 +214,7 @@ std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls,
   for (const ProgramChoice& choice : kProgramKernels) {
     if (choice.types.first != builder.types().first || choice.types.second != builder.types().second) continue;
     launch_kernel("row_program_kernel", choice.kernel,
-                  {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kProgramThreads),
+                  {dim3(static_cast<unsigned>(program->block_count)), dim3(kProgramThreads),
                    static_cast<std::size_t>(program->layout.total)},
                   target, *program);
   }

@@ -8,8 +8,10 @@
 // they have added up. What an operation writes and a later one of the same program
 // reads is handed over from block to block (cells.cuh): no barrier of the grid, no fence, no flag. No block can write
 // a vector's next generation while another still reads the last one: whoever reads a vector writes something that every
-// block waits for before (program_builder.cuh). All blocks must be there at the same time: one a multiprocessor, and
-// nothing that waits for them before them.
+// block waits for before (program_builder.cuh). Nor can a block come to a vector before its time and take an old
+// generation for the one that it waits for: every block has a share of every product, so that none is ahead of the
+// others by more than one operation; where a product has few rows, there are fewer blocks. All blocks must be there at
+// the same time: at most one a multiprocessor, and nothing that waits for them before them.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -112,6 +114,7 @@ struct RowProgram {
   ProgramLayout layout;
   int unit_strips;
   int window;  // stages on their way at once
+  int block_count;
   int op_count;
   ProgramOp ops[kMaxProgramOps];
 };

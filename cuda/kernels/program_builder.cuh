@@ -30,6 +30,7 @@ class ProgramBuilder {
   ProgramBuilder(const DeviceTraits& traits, const std::vector<ProgramTypes>& kernels)
       : traits_(traits), candidates_(kernels), program_(std::make_unique<RowProgram>()) {
     program_->window = kRingWindow;
+    program_->block_count = std::min(traits.sm_count, HandoverMemory::kMaxBlocks);
   }
 
   // False where the call cannot be part of this program; it is then as it was.
@@ -67,6 +68,7 @@ class ProgramBuilder {
 
   Vector* find(std::uint64_t address, int width);
   bool is_whole(std::uint64_t address, int width);
+  static int most_sharing_blocks(const MatmulArgs& args);
   static bool is_readable(const Vector* vector) {
     return vector == nullptr || vector->generation == 0 || vector->handed_over;
   }
@@ -104,6 +106,18 @@ inline bool ProgramBuilder::is_whole(std::uint64_t address, int width) {
   const std::uint64_t end = address + 4 * static_cast<std::uint64_t>(width);
   return std::none_of(vectors_.begin(), vectors_.end(),
                       [&](const Vector& vector) { return address < vector.end() && vector.address < end; });
+}
+
+// So many blocks all get a strip of the product: a block owns those whose middle lies in its part of the bytes.
+inline int ProgramBuilder::most_sharing_blocks(const MatmulArgs& args) {
+  std::int64_t bytes = 0;
+  std::int64_t widest = 1;
+  for (int i = 0; i < args.output_count; ++i) {
+    const std::int64_t tile_bytes = tile_layout(args.outputs[i].matrix.dtype).tile_bytes;
+    bytes += tile_bytes * strip_count(args.outputs[i].matrix.rows);
+    widest = std::max(widest, tile_bytes);
+  }
+  return static_cast<int>(std::min<std::int64_t>(bytes / widest, HandoverMemory::kMaxBlocks));
 }
 
 // What was written whole once a block has read all of `input`.
@@ -166,7 +180,7 @@ inline bool ProgramBuilder::takes_handover(DevicePtr<std::byte> handover) {
   unsigned char* base = reinterpret_cast<unsigned char*>(handover.address());
   if (program_->op_count > 0) return base == program_->handover.base;
   program_->handover.base = base;
-  return base != nullptr && traits_.sm_count <= HandoverMemory::kMaxBlocks;
+  return base != nullptr;
 }
 
 inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
@@ -218,6 +232,7 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   product.shape.output_count = args.output_count;
   product.shape.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
   facts_.push_back({{}, {}, known});
+  program_->block_count = std::min(program_->block_count, most_sharing_blocks(args));
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
     const int width = output_width(output, args.epilogue);
