@@ -106,10 +106,13 @@ void launch_call(const LaunchTarget& target, const MatmulArgs& args);
 void launch_call(const LaunchTarget& target, const RotateArgs& args);
 void launch_call(const LaunchTarget& target, const AttentionArgs& args);
 
-// The first calls of `calls`, as many as one kernel serves together; returns how many. 0: nothing was launched, since
-// one by one they are served better.
+// The first of `calls` by one kernel, if enough of them can be served together.
 using RowCall = std::variant<MatmulArgs, RotateArgs, AttentionArgs>;
-std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
+struct ProgramLaunch {
+  std::size_t call_count;  // at least one
+  bool launched;           // false: better one by one
+};
+ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_row_program(const DeviceTraits& traits);
 
 // The same with 2 to 16 rows: the input is prepared in scratch first.

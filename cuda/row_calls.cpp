@@ -6,12 +6,11 @@ void RowCalls::enqueue(cudaStream_t stream) {
   const LaunchTarget target = {stream, traits_};
   std::size_t first = 0;
   while (first < calls_.size()) {
-    std::size_t count = launch_row_program(target, calls_.data() + first, calls_.size() - first);
-    if (count == 0) {
+    const ProgramLaunch program = launch_row_program(target, calls_.data() + first, calls_.size() - first);
+    const std::size_t end = first + program.call_count;
+    for (; !program.launched && first < end; ++first)
       std::visit([&](const auto& args) { launch_call(target, args); }, calls_[first]);
-      count = 1;
-    }
-    first += count;
+    first = end;
   }
 }
 

@@ -193,8 +193,8 @@ void prepare_row_program(const DeviceTraits& traits) {
                                     traits.shared_bytes_per_block));
 }
 
-std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
-  if (target.traits.compute_capability < 90) return 0;
+ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
+  if (call_count < kFewestOps) return {call_count, false};
   ProgramBuilder builder(target.traits, program_types());
   std::size_t count = 0;
   while (count < call_count) {
@@ -208,9 +208,9 @@ std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls,
     if (rotate == nullptr || attention == nullptr || !builder.add(*rotate, *attention)) break;
     count += 2;
   }
-  if (builder.op_count() < kFewestOps) return 0;
+  if (builder.op_count() < kFewestOps) return {std::max<std::size_t>(count, 1), false};
   const RowProgram* const program = builder.finish();
-  if (program == nullptr) return 0;
+  if (program == nullptr) return {count, false};
   for (const ProgramChoice& choice : kProgramKernels) {
     if (choice.types.first != builder.types().first || choice.types.second != builder.types().second) continue;
     launch_kernel("row_program_kernel", choice.kernel,
@@ -218,7 +218,7 @@ std::size_t launch_row_program(const LaunchTarget& target, const RowCall* calls,
                    static_cast<std::size_t>(program->layout.total)},
                   target, *program);
   }
-  return count;
+  return {count, true};
 }
 
 }  // namespace genai::cuda

@@ -45,7 +45,7 @@ struct OutputTerms {
   }
 };
 
-// The outputs of one round: `place` counts its rows, 32 at once.
+// The outputs of 32 rows of a round, `row` that of the lane, whose `partials` are there.
 __device__ __forceinline__ void finish_rows(const ProgramProduct& product, int output, const RoundRow& row,
                                             const OutputTerms& terms, const float* partials, unsigned* words) {
   const ProgramOutput& vector = product.outputs[output];
