@@ -103,12 +103,8 @@ void CudaKernels::attention(Stream& stream, const AttentionArgs& args) {
 
 void CudaKernels::gather(Stream& stream, const RowCall& call) {
   CudaStream& own = static_cast<CudaStream&>(stream);
-  RowCalls* calls = dynamic_cast<RowCalls*>(own.pending());
-  if (calls == nullptr) {
-    own.postpone(std::make_unique<RowCalls>(traits_));
-    calls = static_cast<RowCalls*>(own.pending());
-  }
-  calls->add(call);
+  if (own.pending() == nullptr) own.postpone(std::make_unique<RowCalls>(traits_));
+  static_cast<RowCalls*>(own.pending())->add(call);  // nothing else is put off
 }
 
 void CudaKernels::argmax(Stream& stream, const ArgmaxArgs& args) {

@@ -109,13 +109,18 @@ inline std::vector<std::uint64_t> hashes_of(Device& device, const GgufImage& ima
   return DeviceModel(device, image, options, graph).hashes_of_two(vocabulary);
 }
 
+inline ModelOptions short_options() {
+  ModelOptions options;
+  options.context = 256;
+  options.max_rows = 64;
+  return options;
+}
+
 // The bits of `device` in this memory and that, by graph and by single calls, are those of `reference`.
 inline void check_every_memory(Device& device, Device& reference, const SyntheticShape& shape) {
   const GgufImage image = synthetic_model(shape).build();
   const auto vocabulary = static_cast<std::int32_t>(shape.vocabulary);
-  ModelOptions options;
-  options.context = 256;
-  options.max_rows = 64;
+  ModelOptions options = short_options();
   const std::vector<std::uint64_t> expected = hashes_of(reference, image, options, true, vocabulary);
   struct Memory {
     OffloadMode mode;
@@ -141,9 +146,7 @@ inline void check_every_memory(Device& device, Device& reference, const Syntheti
 inline void check_refused_pinning(FaultyDevice& device, Device& reference, const SyntheticShape& shape) {
   const GgufImage image = synthetic_model(shape).build();
   const auto vocabulary = static_cast<std::int32_t>(shape.vocabulary);
-  ModelOptions options;
-  options.context = 256;
-  options.max_rows = 64;
+  ModelOptions options = short_options();
   const std::vector<std::uint64_t> expected = hashes_of(reference, image, options, true, vocabulary);
   options.forced_cold = {"ffn", "attn_q"};
   for (const OffloadMode mode : {OffloadMode::stream, OffloadMode::zero_copy, OffloadMode::automatic}) {

@@ -16,27 +16,47 @@ namespace {
 using test::small_request;
 using test::speeds;
 
+// Strips of a decoder's matrices, and bytes of one: of all but the last, and of that.
+struct LayerShape {
+  std::int64_t width, key_value, gate_up;
+  std::int64_t strip_bytes, down_bytes;
+};
+
+void add_layers(PlanRequest& request, int count, const LayerShape& shape) {
+  for (int layer = 0; layer < count; ++layer) {
+    const auto add = [&](const char* name, std::int64_t strips, std::int64_t strip_bytes, bool same_call = false) {
+      request.matrices.push_back({.name = "blk." + std::to_string(layer) + name,
+                                  .strips = strips,
+                                  .strip_bytes = strip_bytes,
+                                  .same_call = same_call});
+    };
+    add(".q", shape.width, shape.strip_bytes);
+    add(".k", shape.key_value, shape.strip_bytes, true);
+    add(".v", shape.key_value, shape.strip_bytes, true);
+    add(".o", shape.width, shape.strip_bytes);
+    add(".gate_up", shape.gate_up, shape.strip_bytes);
+    add(".down", shape.width, shape.down_bytes);
+  }
+}
+
+// An H200 and 16 cores, of which 14 compute.
+void set_machine(PlanRequest& request) {
+  request.granule_bytes = std::uint64_t{2} << 20;
+  request.wide_passes_stream = true;
+  request.host_ahead_bytes = 14 * (std::uint64_t{512} << 10);
+  request.host_cache_bytes = std::uint64_t{120} << 20;
+}
+
 }  // namespace
 
 TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[lane_times]") {
   // 14B in Q4_0 with speeds as probed there; tests/bench/runs has the reports.
   PlanRequest request;
   request.matrices.push_back({.name = "token_embd", .strips = 19008, .strip_bytes = 23040, .read_every_pass = false});
-  for (int layer = 0; layer < 48; ++layer) {
-    const std::string name = "blk." + std::to_string(layer);
-    request.matrices.push_back({.name = name + ".q", .strips = 640, .strip_bytes = 23040});
-    request.matrices.push_back({.name = name + ".k", .strips = 128, .strip_bytes = 23040, .same_call = true});
-    request.matrices.push_back({.name = name + ".v", .strips = 128, .strip_bytes = 23040, .same_call = true});
-    request.matrices.push_back({.name = name + ".o", .strips = 640, .strip_bytes = 23040});
-    request.matrices.push_back({.name = name + ".gate_up", .strips = 3456, .strip_bytes = 23040});
-    request.matrices.push_back({.name = name + ".down", .strips = 640, .strip_bytes = 62208});
-  }
+  add_layers(request, 48, {.width = 640, .key_value = 128, .gate_up = 3456, .strip_bytes = 23040, .down_bytes = 62208});
   request.matrices.push_back({.name = "output", .strips = 19008, .strip_bytes = 23040});
-  request.granule_bytes = std::uint64_t{2} << 20;
-  request.wide_passes_stream = true;
+  set_machine(request);
   request.small_kernels = 147;
-  request.host_ahead_bytes = 14 * (std::uint64_t{512} << 10);
-  request.host_cache_bytes = std::uint64_t{120} << 20;
   request.speeds = {.resident = 3442e9,
                     .ring = 54.4e9,
                     .zero_copy = 51.4e9,
@@ -62,22 +82,11 @@ TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[
 TEST_CASE("modes of a small model are predicted as an H200 was measured, within 10 percent", "[lane_times]") {
   // SmolLM2 135M in Q4_1, whose kernels are short and whose cold rows stay in the caches of the host.
   PlanRequest request;
-  for (int layer = 0; layer < 30; ++layer) {
-    const std::string name = "blk." + std::to_string(layer);
-    request.matrices.push_back({.name = name + ".q", .strips = 72, .strip_bytes = 3200});
-    request.matrices.push_back({.name = name + ".k", .strips = 24, .strip_bytes = 3200, .same_call = true});
-    request.matrices.push_back({.name = name + ".v", .strips = 24, .strip_bytes = 3200, .same_call = true});
-    request.matrices.push_back({.name = name + ".o", .strips = 72, .strip_bytes = 3200});
-    request.matrices.push_back({.name = name + ".gate_up", .strips = 384, .strip_bytes = 3200});
-    request.matrices.push_back({.name = name + ".down", .strips = 72, .strip_bytes = 7680});
-  }
+  add_layers(request, 30, {.width = 72, .key_value = 24, .gate_up = 384, .strip_bytes = 3200, .down_bytes = 7680});
   request.matrices.push_back({.name = "output", .strips = 6144, .strip_bytes = 5440, .one_cold_lane = true});
   request.fixed = {.vectors = 140544, .kv = 25165824, .workspace = 27262976};
-  request.granule_bytes = std::uint64_t{2} << 20;
-  request.wide_passes_stream = true;
+  set_machine(request);
   request.small_kernels = 93;
-  request.host_ahead_bytes = 14 * (std::uint64_t{512} << 10);
-  request.host_cache_bytes = std::uint64_t{120} << 20;
   request.speeds = {.resident = 3473e9,
                     .ring = 52.9e9,
                     .zero_copy = 51.3e9,

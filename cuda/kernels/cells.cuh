@@ -82,9 +82,6 @@ __device__ __forceinline__ void look_at_four(uint4& seen, const unsigned* at, bo
 __device__ __forceinline__ bool has_all(const uint4& seen) {
   return seen.x != kNoWord && seen.y != kNoWord && seen.z != kNoWord && seen.w != kNoWord;
 }
-__device__ __forceinline__ float4 word_values(const uint4& seen) {
-  return make_float4(word_value(seen.x), word_value(seen.y), word_value(seen.z), word_value(seen.w));
-}
 
 // ---- cells ---------------------------------------------------------------------------------------------------------
 

@@ -4,14 +4,14 @@
 // A program is a list of operations for one row, run by one kernel whose blocks, one a multiprocessor, stay until its
 // end: products, and attention with the rotation ahead of it. One warp of a block copies weights, keys and values into
 // a ring in shared memory in the order of the list and never waits for an operation to begin, so that the memory works
-// while vectors are handed over; sixteen warps consume, and one more finishes what
-// they have added up. What an operation writes and a later one of the same program
-// reads is handed over from block to block (cells.cuh): no barrier of the grid, no fence, no flag. No block can write
-// a vector's next generation while another still reads the last one: whoever reads a vector writes something that every
-// block waits for before (program_builder.cuh). Nor can a block come to a vector before its time and take an old
-// generation for the one that it waits for: every block has a share of every product, so that none is ahead of the
-// others by more than one operation; where a product has few rows, there are fewer blocks. All blocks must be there at
-// the same time: at most one a multiprocessor, and nothing that waits for them before them.
+// while vectors are handed over; sixteen warps consume, and one more finishes what they have added up. What an
+// operation writes and a later one of the same program reads is handed over from block to block (cells.cuh): no barrier
+// of the grid, no fence, no flag. No block can write a vector's next generation while another still reads the last one:
+// whoever reads a vector writes something that every block waits for before (program_builder.cuh). Nor can a block come
+// to a vector before its time and take an old generation for the one that it waits for: every block has a share of
+// every product, so that none is ahead of the others by more than one operation; where a product has few rows, there
+// are fewer blocks. All blocks must be there at the same time: at most one a multiprocessor, and nothing that waits for
+// them before them.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -35,6 +35,14 @@ struct ProgramOutput {
   int before;   // of the last generation, which is cleared; negative: there is none
   bool stores;  // this is the last one, which must be in memory in the end
 };
+
+// One element of it, which `out` is in memory.
+__device__ __forceinline__ void store_output(const ProgramOutput& vector, unsigned* words, float* out, int place,
+                                             float value) {
+  if (vector.words >= 0) hand_over(words + vector.words + place, value);
+  if (vector.before >= 0) store_word(words + vector.before + place, kNoWord);
+  if (vector.stores) out[place] = value;
+}
 
 // A vector that an operation reads: in memory from before the program, or handed over inside of it.
 struct ProgramInput {

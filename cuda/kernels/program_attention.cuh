@@ -30,8 +30,8 @@ inline constexpr int kGroupAreaBytes = kGroupWeights + kMaxUnitHeads * kChunkPos
 inline constexpr int kAttentionAreaBytes = kProgramGroups * kGroupAreaBytes;
 static_assert(kGroupThreads == kProgramGroupThreads && 2 * kMaxProgramHeadDim <= kMaxUnitHeads * kChunkPositions);
 
-// The calls that one operation serves together. Queries, keys and values must be handed over
-// (ProgramInput::generation); which cells are read and written is left to the caller.
+// The calls that one operation serves together. Queries, keys and values must be handed over; which words are read and
+// written is left to the caller.
 bool program_attention_serves(const RotateArgs& rotate, const AttentionArgs& attention);
 ProgramAttention program_attention(const RotateArgs& rotate, const AttentionArgs& attention);
 

@@ -6,6 +6,7 @@
 #include <bitset>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda/kernels/program_attention.cuh"
@@ -67,6 +68,7 @@ class ProgramBuilder {
   };
 
   Vector* find(std::uint64_t address, int width);
+  Vector& find_or_add(std::uint64_t address, int width);
   bool is_whole(std::uint64_t address, int width);
   static int most_sharing_blocks(const MatmulArgs& args);
   static bool is_readable(const Vector* vector) {
@@ -98,6 +100,11 @@ inline ProgramBuilder::Vector* ProgramBuilder::find(std::uint64_t address, int w
   for (Vector& vector : vectors_)
     if (vector.address == address && vector.width == width) return &vector;
   return nullptr;
+}
+
+inline ProgramBuilder::Vector& ProgramBuilder::find_or_add(std::uint64_t address, int width) {
+  if (Vector* const vector = find(address, width)) return *vector;
+  return vectors_.emplace_back(Vector{address, width, 0, 0, false, -1, -1, {}});
 }
 
 // Nothing of the program lies there, or exactly one of its vectors does.
@@ -139,22 +146,14 @@ inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool add
 }
 
 inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
-  Vector* vector = find(address, width);
-  if (vector == nullptr) {
-    vectors_.push_back({address, width, 0, 0, false, -1, -1, {}});
-    vector = &vectors_.back();
-  }
+  Vector* const vector = &find_or_add(address, width);
   vector->readers.push_back(program_->op_count - 1);
   return {reinterpret_cast<const float*>(address), vector->handed_over ? vector->place : -1};
 }
 
 // The next generation, by the youngest operation.
 inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int output, bool hands_over) {
-  Vector* vector = find(address, width);
-  if (vector == nullptr) {
-    vectors_.push_back({address, width, 0, 0, false, -1, -1, {}});
-    vector = &vectors_.back();
-  }
+  Vector* const vector = &find_or_add(address, width);
   const int words = (width + 3) / 4 * 4;  // quads are read together
   if (hands_over && vector->first_place < 0 &&
       used_words_ + HandoverMemory::kPlaces * words <= HandoverMemory::kRegionWords) {
@@ -184,17 +183,14 @@ inline bool ProgramBuilder::takes_handover(DevicePtr<std::byte> handover) {
 }
 
 inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
-  std::vector<ProgramTypes> left;
-  for (const ProgramTypes& types : candidates_) {
-    bool reads_all = true;
-    for (int i = 0; i < args.output_count; ++i) {
-      const DType dtype = args.outputs[i].matrix.dtype;
-      reads_all = reads_all && (dtype == types.first || dtype == types.second);
-    }
-    if (reads_all) left.push_back(types);
-  }
+  std::vector<ProgramTypes> left = candidates_;
+  std::erase_if(left, [&](const ProgramTypes& types) {
+    return std::any_of(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
+      return output.matrix.dtype != types.first && output.matrix.dtype != types.second;
+    });
+  });
   if (left.empty()) return false;
-  candidates_ = left;
+  candidates_ = std::move(left);
   return true;
 }
 

@@ -70,9 +70,7 @@ __device__ __forceinline__ void finish_rows(const ProgramProduct& product, int o
   }
   if (!stores) return;
   y = apply_soft_cap(y, product.soft_cap);
-  if (vector.words >= 0) hand_over(words + vector.words + place, y);
-  if (vector.before >= 0) store_word(words + vector.before + place, kNoWord);
-  if (vector.stores) product.shape.outputs[output].out[place] = y;
+  store_output(vector, words, product.shape.outputs[output].out, place, y);
 }
 
 // All rounds of a product; `round` is the first, and the next one's behind it.

@@ -152,10 +152,7 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
     if (warp == 0) {
       const float out = add_chunks(chunk_count, places);
       if (dim < head_dim) {
-        const int place = head * head_dim + dim;
-        if (op.output.words >= 0) hand_over(step.words() + op.output.words + place, out);
-        if (op.output.before >= 0) store_word(step.words() + op.output.before + place, kNoWord);
-        if (op.output.stores) op.out[place] = out;
+        store_output(op.output, step.words(), op.out, head * head_dim + dim, out);
       }
     } else if (warp == 1) {
       bring_weights(cells.sum(head, 0), chunk_count, tag, places);

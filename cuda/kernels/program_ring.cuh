@@ -1,5 +1,5 @@
 // program_ring.cuh - the ring of a program (NOTE [Program]): stages in the order in which they are consumed, numbered
-// through the whole program. One thread copies; each stage is consumed by one group of warps.
+// through the whole program. One warp copies; each stage is consumed by one group of warps.
 //
 // A stage has the slot of its number modulo kRingSlots, but a barrier of its own among kRingBarriers: a group may wait
 // for a stage whose slot still has an earlier one on its way, and the parity of a slot's only barrier would let it pass
@@ -34,7 +34,7 @@ struct ProgramRing {
   __device__ __forceinline__ void release(int stage) const { arrive(empty + (stage & (kRingSlots - 1))); }
 };
 
-// The warp that copies. It is one warp among seventeen and gets an instruction in every few cycles, so a copy must not
+// The warp that copies. It is one of eighteen and gets an instruction in every few cycles, so a copy must not
 // take many: addresses in shared memory are 32 bits wide here, and lanes act one after the other in a loop.
 class RingFeeder {
  public:

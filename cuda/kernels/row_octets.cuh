@@ -108,24 +108,4 @@ __device__ __forceinline__ void accumulate_octets(const TileBytes* tile, int end
   octet += kOctetWarps;
 }
 
-// The 32 partials of a row from left to right.
-__device__ __forceinline__ float sum_of_partials(const float* partials) {
-  const float4* own = reinterpret_cast<const float4*>(partials);
-  float4 part[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) part[i] = own[i];
-  float y = part[0].x;
-  y = y + part[0].y;
-  y = y + part[0].z;
-  y = y + part[0].w;
-#pragma unroll
-  for (int i = 1; i < 8; ++i) {
-    y = y + part[i].x;
-    y = y + part[i].y;
-    y = y + part[i].z;
-    y = y + part[i].w;
-  }
-  return y;
-}
-
 }  // namespace genai::cuda

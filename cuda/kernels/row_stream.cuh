@@ -20,8 +20,22 @@
 
 namespace genai::cuda {
 
+inline constexpr int kRowSlots = 2;  // of a group
 inline constexpr int kRowRings = kRowGroups * kRowSlots;
 static_assert(kRowSlots == 2, "ring_slot and stage_parity take the bits of a stage's number");
+
+struct RowUnit {
+  int output;
+  int strip;
+  int strips;
+};
+
+// A unit and how it is cut.
+struct UnitJob {
+  RowUnit unit;
+  int piece_tiles;
+  int pieces;
+};
 
 // What a ring gets next. Lives in shared memory: one thread of a group needs it, and all would pay for it in registers.
 struct RingState {
@@ -40,6 +54,44 @@ struct RowWork {
   UnitRange ranges[kMaxStreamOutputs];
   UnitJob first_jobs[kRowGroups];
   int stages[kRowGroups];  // that each ring has seen when the last units begin
+};
+
+// The plan as a thread holds it.
+struct UnitList {
+  const UnitRange* ranges;
+  int end[kMaxStreamOutputs];  // units up to and with each output
+  int most_pieces;
+
+  __device__ __forceinline__ explicit UnitList(const UnitRange* shared) : ranges(shared), most_pieces(1) {
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < kMaxStreamOutputs; ++i) {
+      sum += ranges[i].unit_count;
+      end[i] = sum;
+      most_pieces = max(most_pieces, ranges[i].pieces);
+    }
+  }
+  __device__ __forceinline__ int count() const { return end[kMaxStreamOutputs - 1]; }
+  __device__ __forceinline__ RowUnit at(int index) const {
+    const int output = index < end[0] ? 0 : index < end[1] ? 1 : 2;
+    const int before = output == 0 ? 0 : output == 1 ? end[0] : end[1];
+    const UnitRange& range = ranges[output];
+    const int first = (index - before) * range.unit_strips;
+    return {output, range.first_strip + first, min(range.unit_strips, range.strip_count - first)};
+  }
+  __device__ __forceinline__ UnitJob job(int index) const {
+    if (index >= count()) return {};
+    const RowUnit unit = at(index);
+    return {unit, ranges[unit.output].piece_tiles, ranges[unit.output].pieces};
+  }
+  // Units of full rounds; the rest, fewer than there are groups, come last.
+  __device__ __forceinline__ int full() const { return count() / kRowGroups * kRowGroups; }
+  __device__ __forceinline__ int last() const { return count() - full(); }
+  // Each of the last units uses 1 << spread_shift() rings: piece p of unit i the ring i + last() * (p mod that).
+  __device__ __forceinline__ int spread_shift() const {
+    if (last() == 0 || last() == 3 || most_pieces <= kRowSlots) return 0;
+    return last() == 1 ? 2 : 1;
+  }
 };
 
 struct RowRings {

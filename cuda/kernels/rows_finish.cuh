@@ -71,26 +71,6 @@ __device__ __forceinline__ void request_terms(const RowsProduct& product, const 
   if (output.bias != nullptr) request_4_bytes(&terms[number].bias, output.bias + place.row);
 }
 
-// p0 + p1 + ... + p31
-__device__ __forceinline__ float add_partials(const float* partials) {
-  const float4* own = reinterpret_cast<const float4*>(partials);
-  float4 part[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) part[i] = own[i];
-  float y = part[0].x;
-  y = y + part[0].y;
-  y = y + part[0].z;
-  y = y + part[0].w;
-#pragma unroll
-  for (int i = 1; i < 8; ++i) {
-    y = y + part[i].x;
-    y = y + part[i].y;
-    y = y + part[i].z;
-    y = y + part[i].w;
-  }
-  return y;
-}
-
 // By whole warps.
 template <int kGroups>
 __device__ __forceinline__ void finish_output(const RowsProduct& product, const StreamOutput& output,
@@ -137,7 +117,7 @@ __device__ __forceinline__ void finish_pass(const RowsProduct& product, const St
     }
     named_barrier<kRoundBarrier, kRowsThreads>();
     if (thread >= first * unit.outputs() && thread < end * unit.outputs())
-      y = add_partials(exchange + (thread - first * unit.outputs()) * kExchangeStride);
+      y = sum_of_partials(exchange + (thread - first * unit.outputs()) * kExchangeStride);
   }
   if (thread < units * unit.outputs())  // whole warps: a unit is a multiple of 32
     finish_output<kGroups>(product, output, pass, unit, thread, y, terms[thread]);

@@ -36,6 +36,26 @@ __device__ __forceinline__ float warp_chain(float partial) {
   return sum;
 }
 
+// The same of 32 partials that lie in memory, aligned to 16 bytes, by one thread.
+__device__ __forceinline__ float sum_of_partials(const float* partials) {
+  const float4* own = reinterpret_cast<const float4*>(partials);
+  float4 part[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) part[i] = own[i];
+  float y = part[0].x;
+  y = y + part[0].y;
+  y = y + part[0].z;
+  y = y + part[0].w;
+#pragma unroll
+  for (int i = 1; i < 8; ++i) {
+    y = y + part[i].x;
+    y = y + part[i].y;
+    y = y + part[i].z;
+    y = y + part[i].w;
+  }
+  return y;
+}
+
 // tree_256 of eight partials a lane, partial index = 32 * k + lane.
 __device__ __forceinline__ float warp_tree_256(const float (&partial)[8]) {
   const float a = partial[0] + partial[4];
@@ -45,15 +65,20 @@ __device__ __forceinline__ float warp_tree_256(const float (&partial)[8]) {
   return warp_tree<16>((a + c) + (b + d));
 }
 
+// tree_256 of partials in shared memory, by whole warps.
+__device__ __forceinline__ float shared_tree_256(const float* shared) {
+  float partials[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) partials[k] = shared[kWarpLanes * k + threadIdx.x % kWarpLanes];
+  return warp_tree_256(partials);
+}
+
 // tree_256 of one partial a thread; blocks of 256 threads; `shared` holds 256 floats and may be used again after the
 // next barrier of the block.
 __device__ __forceinline__ float block_tree_256(float partial, float* shared) {
   shared[threadIdx.x] = partial;
   __syncthreads();
-  float partials[8];
-#pragma unroll
-  for (int k = 0; k < 8; ++k) partials[k] = shared[kWarpLanes * k + threadIdx.x % kWarpLanes];
-  return warp_tree_256(partials);
+  return shared_tree_256(shared);
 }
 
 __device__ __forceinline__ float inverse_rms(float sum_of_squares, int width, float epsilon) {

@@ -201,7 +201,7 @@ struct Avx512Path {
 
 void matmul_quantized_avx512(const MatmulJob& job, std::int64_t first_strip, std::int64_t strip_count,
                              std::byte* workspace) {
-  if (job.row_count > 1 && job.row_count <= kMostTurnedRows) {
+  if (is_turned(job.row_count)) {
     MatmulJob turned_job = job;
     if (job.turned == nullptr) {
       auto* turned = reinterpret_cast<TurnedTile*>(workspace);
