@@ -72,7 +72,7 @@ struct Progress {
 __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsigned char* shared,
                                                 const Progress& progress) {
   const ProgramLayout& layout = program.layout;
-  const int warp = keep(static_cast<int>(threadIdx.x)) / kWarpLanes;
+  const int warp = own_warp();
   Consumer consumer;
   consumer.ring = ring_of(program, shared);
   consumer.exchange = exchange_of(program, shared);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   allow_next_grid();
   const ProgramRing ring = ring_of(program, shared);
   if (threadIdx.x < kRingBarriers) init_barrier(ring.full + threadIdx.x, 1);
-  if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroupWarps);
+  if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroups * kProgramGroupWarps);
   const ProgramExchange exchange = exchange_of(program, shared);
   if (threadIdx.x < 2) {
     init_barrier(exchange.full + threadIdx.x, kProgramGroups * kProgramGroupWarps);

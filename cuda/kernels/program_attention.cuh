@@ -111,7 +111,7 @@ __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const
 // By a warp that has read what the stage holds.
 __device__ __forceinline__ void release_stage(const ProgramRing& ring, int stage) {
   __syncwarp();
-  if (threadIdx.x % kWarpLanes == 0) ring.release(stage);
+  if (own_lane() == 0) ring.release(stage);
 }
 
 enum class OwnPart : int { key, value };
@@ -135,7 +135,7 @@ __device__ __forceinline__ void put_own_position(const ProgramAttention& op, con
   std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage));
   ring.wait_full(stage);
 #pragma unroll 1
-  for (int i = head_element(0); i < head_dim; i += kWarpLanes) {
+  for (int i = own_lane(); i < head_dim; i += kWarpLanes) {
     const std::uint16_t half = float_to_half(staged[i]);
     const int place = is_key ? (i / 8 * kChunkPositions + slot) * 8 + i % 8 : slot * head_dim + i;
     shared[place] = half;
@@ -165,7 +165,7 @@ struct ConsumerThread {
   GroupThread own;
 
   __device__ __forceinline__ ConsumerThread() {
-    const int thread = keep(static_cast<int>(threadIdx.x));
+    const int thread = own_thread();
     group = thread / kGroupThreads;
     own = {thread / kWarpLanes % kGroupWarps, thread % kWarpLanes};
   }

@@ -61,7 +61,7 @@ __device__ __forceinline__ void finish_rows(const ProgramProduct& product, int o
     const float up = __shfl_xor_sync(kFullWarp, y, 1);
     y = activate(product.epilogue, y) * up;
     place = row.row / 2;
-    stores = active && threadIdx.x % 2 == 0;
+    stores = active && own_lane() % 2 == 0;
   } else if (product.epilogue == Epilogue::add && active) {
     float before = bits_float(terms.before);
     if (vector.before >= 0)
@@ -76,7 +76,7 @@ __device__ __forceinline__ void finish_rows(const ProgramProduct& product, int o
 // All rounds of a product; `round` is the first, and the next one's behind it.
 __device__ __forceinline__ void finish_product(const ProgramProduct& product, const UnitRange* ranges,
                                                const ProgramExchange& exchange, unsigned* words, int& round) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int lane = own_lane();
   int before = 0;
 #pragma unroll 1
   for (int output = 0; output < product.shape.output_count; ++output) {

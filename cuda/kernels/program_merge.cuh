@@ -49,7 +49,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
   };
 #pragma unroll
   for (int i = 0; i < kBatchesAhead; ++i) ask(i, ahead[i]);
-  float* place = places.outputs + first_chunk * kSliceDims + static_cast<int>(threadIdx.x) % kWarpLanes;
+  float* place = places.outputs + first_chunk * kSliceDims + own_lane();
   const int batches = merge_batches(chunk_count);
 #pragma unroll 1
   for (int first = 0; first < batches; first += kBatchesAhead) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
 __device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count, unsigned tag,
                                               const MergePlaces& places) {
   constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
-  const int own_first = static_cast<int>(threadIdx.x) % kWarpLanes * kCount;
+  const int own_first = own_lane() * kCount;
   const float lowest = bits_float(0xff800000u);
   SumWords ahead[kCount];
   const auto ask = [&](int first) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count,
 
 // The output at the lane's dimension.
 __device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& places) {
-  const float* own = places.outputs + static_cast<int>(threadIdx.x) % kWarpLanes;
+  const float* own = places.outputs + own_lane();
   MergeState state = {0.0f, 0.0f};
   int weight = 0;  // of the chunk, in its two places
 #pragma unroll 1
@@ -133,9 +133,9 @@ __device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& 
 
 // All threads that consume, behind attend(). Leaves the area to a barrier of all of them.
 __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const AttentionStep& step) {
-  const int group = static_cast<int>(threadIdx.x) / kProgramGroupThreads;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes % kProgramGroupWarps;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int group = own_warp() / kProgramGroupWarps;
+  const int warp = own_warp() % kProgramGroupWarps;
+  const int lane = own_lane();
   const int head_dim = op.cache.head_dim;
   const MergePlaces places(step.area, group);
   const ChunkCells cells(op, step.handover);

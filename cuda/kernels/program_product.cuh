@@ -27,7 +27,7 @@ __device__ __forceinline__ int tile_bytes_of(const StreamOutput& output) {
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void feed_product(const ProgramProduct& product, const UnitRange* ranges,
                                              RingFeeder& feeder) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int lane = own_lane();
 #pragma unroll 1
   for (int output = 0; output < product.shape.output_count; ++output) {
     const UnitRange range = ranges[output];
@@ -72,17 +72,27 @@ struct Consumer {
 // product.
 __device__ __forceinline__ int unit_of_group(int group, int before) { return (group - before) & (kProgramGroups - 1); }
 
-// One unit by `consumer`'s group: its pieces are `first_stage` and every `stage_step`th after it. The partials of its
-// strips go to the exchange.
-template <DType kType>
-__device__ __forceinline__ void consume_unit(int tile_count, int strips, const UnitRange& range, int first_stage,
-                                             int stage_step, const Consumer& consumer) {
+// One unit: its pieces are `first_stage` and every `stage_step`th after it. The partials of its strips go to the
+// `place`th part of the exchange. The unit is that of the consumer's group, or is shared by all groups, of which each
+// has a pair of every octet's blocks.
+template <DType kType, bool kShared>
+__device__ __forceinline__ void consume_unit(int tile_count, int strips, const UnitRange& range, int place,
+                                             int first_stage, int stage_step, const Consumer& consumer) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  float* own = consumer.exchange.rows(consumer.round, consumer.group) + lane / 4 * kPartialStride +
-               8 * consumer.warp_in_group + 2 * (lane % 4);
-  OctetInput input(consumer.row, consumer.warp_in_group);
+  const int lane = own_lane();
+  float* own = consumer.exchange.rows(consumer.round, place) + lane / 4 * kPartialStride + 8 * consumer.warp_in_group +
+               2 * (lane % 4);
+  const auto begin_strip = [&] {
+    if constexpr (kShared)
+      return OctetInput(lane, consumer.row, consumer.warp_in_group, consumer.group);
+    else
+      return OctetInput(lane, consumer.row, consumer.warp_in_group);
+  };
+  OctetInput input = begin_strip();
   float partials[2] = {0.0f, 0.0f};
+  const auto hand_over_strip = [&] {
+    if (!kShared || lane % 4 == consumer.group) *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
+  };
   int octet = consumer.warp_in_group;
   int stage = first_stage;
 #pragma unroll 1
@@ -93,34 +103,49 @@ __device__ __forceinline__ void consume_unit(int tile_count, int strips, const U
 #pragma unroll 1
     for (int strip = 0;;) {
       const TileBytes* tile = bytes + (strip * (end_tile - first_tile) + 2 * octet - first_tile) * kTileBytes;
-      accumulate_octets<kType>(tile, end_tile, octet, input, partials);
+      if constexpr (kShared)
+        accumulate_pairs<kType>(lane, tile, end_tile, consumer.group, octet, input, partials);
+      else
+        accumulate_octets<kType>(lane, tile, end_tile, octet, input, partials);
       if (++strip == strips) break;
       if (strip == 1) consumer.exchange.wait_free(consumer.round);
-      *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);  // a bundle of whole strips
+      hand_over_strip();  // of a bundle of whole strips
       own += kStripRows * kPartialStride;
       partials[0] = 0.0f;
       partials[1] = 0.0f;
-      input = OctetInput(consumer.row, consumer.warp_in_group);
+      input = begin_strip();
       octet = consumer.warp_in_group;
     }
     __syncwarp();
-    if (lane == 0) consumer.ring.release(stage);
+    if (lane == 0) {
+      if constexpr (kShared)
+        consumer.ring.release_shared(stage);
+      else
+        consumer.ring.release(stage);
+    }
     stage += stage_step;
   }
   if (strips == 1) consumer.exchange.wait_free(consumer.round);
-  *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
+  hand_over_strip();
 }
 
-// The group's units of one output.
+// The group's units of one output. Where the last round has but one, the groups share it, unless those of other outputs
+// come beside it.
 template <DType kType>
-__device__ __forceinline__ void consume_output(int tile_count, const UnitRange& range, int before, Consumer& consumer) {
+__device__ __forceinline__ void consume_output(int tile_count, const UnitRange& range, int before, bool shares,
+                                               Consumer& consumer) {
   const int own = unit_of_group(consumer.group, before);
 #pragma unroll 1
   for (int first = 0; first < range.unit_count; first += kProgramGroups) {
     const int units = min(range.unit_count - first, kProgramGroups);
-    if (own < units)
-      consume_unit<kType>(tile_count, min(range.unit_strips, range.strip_count - (first + own) * range.unit_strips),
-                          range, consumer.stage + own, units, consumer);
+    const auto strips = [&](int unit) {
+      return min(range.unit_strips, range.strip_count - (first + unit) * range.unit_strips);
+    };
+    if (units == 1 && shares)
+      consume_unit<kType, true>(tile_count, strips(0), range, before & (kProgramGroups - 1), consumer.stage, 1,
+                                consumer);
+    else if (own < units)
+      consume_unit<kType, false>(tile_count, strips(own), range, consumer.group, consumer.stage + own, units, consumer);
     else
       consumer.exchange.wait_free(consumer.round);  // or its arrival would be counted for the round before last
     consumer.exchange.arrive_full(consumer.round++);
@@ -138,14 +163,15 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
                                                                       product.norm_weight, product.norm_epsilon,
                                                                       product.cols, consumer.row, consumer.staged);
   consumer_barrier();
+  const bool shares = product.shape.output_count == 1;
   int before = 0;
 #pragma unroll 1
   for (int output = 0; output < product.shape.output_count; ++output) {
     const UnitRange range = ranges[output];
     if (kFirst == kSecond || !product.shape.outputs[output].second_type)
-      consume_output<kFirst>(product.shape.tile_count, range, before, consumer);
+      consume_output<kFirst>(product.shape.tile_count, range, before, shares, consumer);
     else
-      consume_output<kSecond>(product.shape.tile_count, range, before, consumer);
+      consume_output<kSecond>(product.shape.tile_count, range, before, shares, consumer);
     before += range.unit_count;
   }
 }
