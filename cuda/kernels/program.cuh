@@ -17,6 +17,7 @@
 
 #include "cuda/kernels/attention_split.cuh"
 #include "cuda/kernels/cells.cuh"
+#include "cuda/kernels/row_units.cuh"
 #include "cuda/kernels/weight_stream.cuh"
 #include "engine/device/kernels.h"
 
@@ -51,8 +52,9 @@ struct ProgramInput {
 };
 
 struct ProgramProduct {
-  int first_range;    // in the table of ranges, an output each
+  int share;          // its place in the table of shares, BlockShare
   StreamShape shape;  // stage_bytes: a slot of the ring
+  UnitCut cut;        // of a strip of the type that takes the most bytes
   ProgramOutput outputs[kMaxStreamOutputs];
   ProgramInput input;
   const float* norm_weight;  // null: none
@@ -107,7 +109,7 @@ struct ProgramLayout {
   int staged;    // floats of a row that has a norm, behind its quants
   int reduce;    // the norm's partial sums
   int exchange;  // ProgramExchange
-  int ranges;    // [output] UnitRange, of all operations
+  int shares;    // [operation] BlockShare
   int barriers;
   int total;
 };
