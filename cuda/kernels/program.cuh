@@ -82,11 +82,18 @@ struct ProgramAttention {
   bool interleaved;
   int head_count;
   HeadUnits units;
+  HeadUnits small_units;  // for no more chunks than the next number
+  int most_small_chunks;
   float scale;
   int window;
   float soft_cap;
   int chunk_capacity;
   CacheView cache;
+
+  // Where there are few chunks, fewer heads at a time give all groups of warps something to do.
+  __device__ __forceinline__ const HeadUnits& units_for(int chunk_count) const {
+    return chunk_count <= most_small_chunks ? small_units : units;
+  }
 };
 
 enum class ProgramOpKind : int { product, attention };

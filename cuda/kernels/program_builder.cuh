@@ -83,6 +83,7 @@ class ProgramBuilder {
   ProgramLayout layout(int unit_strips) const;
   UnitCut cut(int index) const;
   int most_fitting_strips() const;
+  void spread_attention(ProgramAttention& op) const;
 
   const DeviceTraits& traits_;
   std::vector<ProgramTypes> candidates_;
@@ -325,6 +326,18 @@ inline int ProgramBuilder::most_fitting_strips() const {
   return most;
 }
 
+// Units of fewer heads, so that each block has one where a row sees 1024 positions, as long as none has more than two.
+inline void ProgramBuilder::spread_attention(ProgramAttention& op) const {
+  constexpr int kChunks = 1024 / kChunkPositions;
+  const int kv_heads = op.cache.kv_head_count;
+  const int blocks = program_->block_count;
+  const int heads = op.units.heads_per_kv;
+  const int units = std::clamp(blocks / (kChunks * kv_heads), op.units.units_per_kv, heads);
+  const int unit_heads = (heads + units - 1) / units;
+  op.small_units = {heads, (heads + unit_heads - 1) / unit_heads, unit_heads};
+  op.most_small_chunks = 2 * blocks / (kv_heads * op.small_units.units_per_kv);
+}
+
 // Lays out shared memory, chooses the kernel, and finds what must be in memory when the program is over.
 inline const RowProgram* ProgramBuilder::finish() {
   for (program_->unit_strips = kMaxUnitStrips;; program_->unit_strips /= 2) {
@@ -333,7 +346,10 @@ inline const RowProgram* ProgramBuilder::finish() {
   }
   if (program_->layout.slot_bytes < slot_bytes_needed_) return nullptr;
   for (int index = 0; index < program_->op_count; ++index) {
-    if (program_->ops[index].kind != ProgramOpKind::product) continue;
+    if (program_->ops[index].kind == ProgramOpKind::attention) {
+      spread_attention(program_->ops[index].attention);
+      continue;
+    }
     ProgramProduct& product = program_->ops[index].product;
     product.shape.stage_bytes = program_->layout.slot_bytes;
     product.cut = cut(index);
