@@ -35,7 +35,11 @@ class ProgramBuilder {
   }
 
   // False where the call cannot be part of this program; it is then as it was.
-  bool add(const MatmulArgs& args);
+  bool add(const MatmulArgs& args) { return add(args, HostCall{}); }
+  // Three calls as the forward pass makes them: `answer` are rows behind those of `args`.
+  bool add(const AskHostArgs& ask, const MatmulArgs& args, const TakeAnswerArgs& answer) {
+    return asks_for_same(ask, args) && add(args, HostCall{&ask, &answer});
+  }
   bool add(const RotateArgs& rotate, const AttentionArgs& attention);
 
   int op_count() const { return program_->op_count; }
@@ -44,6 +48,10 @@ class ProgramBuilder {
   const RowProgram* finish();
 
  private:
+  struct HostCall {
+    const AskHostArgs* ask = nullptr;  // null: none
+    const TakeAnswerArgs* answer = nullptr;
+  };
   // Vectors, as numbers: an operation's outputs are 3 * index and on.
   using VectorSet = std::bitset<kMaxStreamOutputs * kMaxProgramOps>;
 
@@ -67,6 +75,14 @@ class ProgramBuilder {
     std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
   };
 
+  bool add(const MatmulArgs& args, const HostCall& host);
+  static bool asks_for_same(const AskHostArgs& ask, const MatmulArgs& args);
+  bool takes_host(const HostCall& host, const MatmulArgs& args, const VectorSet& known) const;
+  static const TakeAnswerArgs::Output* answer_behind(const HostCall& host, const MatmulOutput& output,
+                                                     Epilogue epilogue);
+  static int whole_width(const HostCall& host, const MatmulOutput& output, Epilogue epilogue);
+  void add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product);
+
   Vector* find(std::uint64_t address, int width);
   Vector& find_or_add(std::uint64_t address, int width);
   bool is_whole(std::uint64_t address, int width);
@@ -75,6 +91,10 @@ class ProgramBuilder {
     return vector == nullptr || vector->generation == 0 || vector->handed_over;
   }
   VectorSet known_behind(const Vector* input) const;
+  // Every block has written its share of the operation's outputs by the time when any block knows what is in `known`.
+  bool is_over(int op, const VectorSet& known) const {
+    return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none();
+  }
   bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
   ProgramInput read(std::uint64_t address, int width);
   ProgramOutput write(std::uint64_t address, int width, int output, bool hands_over);
@@ -89,6 +109,8 @@ class ProgramBuilder {
   std::vector<OpFacts> facts_;  // an operation each
   std::vector<Vector> vectors_;
   int used_words_ = 0;
+  int host_rows_count_ = 0;
+  int last_asking_op_ = -1;
   int range_count_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
@@ -140,9 +162,8 @@ inline ProgramBuilder::VectorSet ProgramBuilder::known_behind(const Vector* inpu
 inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool adds, const VectorSet& known) {
   const Vector* vector = find(address, width);
   if (vector == nullptr) return is_whole(address, width);
-  const auto is_over = [&](int op) { return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none(); };
-  if (vector->generation > 0 && !adds && !is_over(static_cast<int>(vector->generation) - 1)) return false;
-  return std::all_of(vector->readers.begin(), vector->readers.end(), is_over);
+  if (vector->generation > 0 && !adds && !is_over(static_cast<int>(vector->generation) - 1, known)) return false;
+  return std::all_of(vector->readers.begin(), vector->readers.end(), [&](int op) { return is_over(op, known); });
 }
 
 inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
@@ -194,7 +215,56 @@ inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
   return true;
 }
 
-inline bool ProgramBuilder::add(const MatmulArgs& args) {
+inline bool ProgramBuilder::asks_for_same(const AskHostArgs& ask, const MatmulArgs& args) {
+  return ask.quantize && ask.row_count == 1 && ask.input == args.input && ask.width == args.outputs[0].matrix.cols &&
+         ask.norm_weight == args.norm_weight && (!ask.norm_weight || ask.norm_epsilon == args.norm_epsilon);
+}
+
+// What host cores give of the vector that begins with `output`; null: nothing.
+inline const TakeAnswerArgs::Output* ProgramBuilder::answer_behind(const HostCall& host, const MatmulOutput& output,
+                                                                   Epilogue epilogue) {
+  if (host.answer == nullptr) return nullptr;
+  for (int i = 0; i < host.answer->output_count; ++i)
+    if (host.answer->outputs[i].out == output.out + output_width(output, epilogue)) return &host.answer->outputs[i];
+  return nullptr;
+}
+
+inline int ProgramBuilder::whole_width(const HostCall& host, const MatmulOutput& output, Epilogue epilogue) {
+  const TakeAnswerArgs::Output* const answer = answer_behind(host, output, epilogue);
+  return output_width(output, epilogue) + (answer != nullptr ? answer->width : 0);
+}
+
+// Whether all answers are parts of the product's outputs, and all taken before this request is made.
+inline bool ProgramBuilder::takes_host(const HostCall& host, const MatmulArgs& args, const VectorSet& known) const {
+  const TakeAnswerArgs& answer = *host.answer;
+  if (host_rows_count_ == kMaxProgramHostRows) return false;
+  if (last_asking_op_ >= 0 && !is_over(last_asking_op_, known)) return false;
+  if (answer.row_count != 1 || answer.add != (args.epilogue == Epilogue::add)) return false;
+  if (answer.number != host.ask->number || answer.finished != host.ask->finished) return false;
+  const auto* const request = reinterpret_cast<const ExchangeWord*>(host.ask->request.address());
+  if (host_rows_count_ > 0 && request != program_->host.request) return false;
+  const auto parts = std::count_if(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
+    return answer_behind(host, output, args.epilogue) != nullptr;
+  });
+  return parts == answer.output_count;
+}
+
+// Those of the youngest operation.
+inline void ProgramBuilder::add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product) {
+  product.host_rows = host_rows_count_++;
+  last_asking_op_ = program_->op_count - 1;
+  program_->host = {reinterpret_cast<ExchangeWord*>(host.ask->request.address()),
+                    reinterpret_cast<const std::uint32_t*>(host.ask->finished.address())};
+  ProgramHostRows& rows = program_->host_rows[product.host_rows];
+  rows = {host.ask->number, host.ask->job, {}};
+  for (int i = 0; i < args.output_count; ++i) {
+    const TakeAnswerArgs::Output* const answer = answer_behind(host, args.outputs[i], args.epilogue);
+    if (answer != nullptr)
+      rows.answers[i] = {reinterpret_cast<const ExchangeWord*>(answer->result.address()), answer->width};
+  }
+}
+
+inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
   if (program_->op_count == kMaxProgramOps || !matmul_row_serves(traits_, args)) return false;
   const bool adds = args.epilogue == Epilogue::add;
   const int cols = args.outputs[0].matrix.cols;
@@ -204,12 +274,13 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   const VectorSet known = known_behind(source);
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
-    const int width = output_width(output, args.epilogue);
+    const int width = whole_width(host, output, args.epilogue);
     if (output.matrix.rows == 0 || !may_write(output.out.address(), width, adds, known)) return false;
     const Vector* before = find(output.out.address(), width);
     if (adds && !is_readable(before)) return false;
     if (adds && args.output_count != 1) return false;
   }
+  if (host.ask != nullptr && !takes_host(host, args, known)) return false;
   if (!takes_handover(args.handover) || !takes_types(args)) return false;
 
   const int index = program_->op_count++;
@@ -218,6 +289,7 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   ProgramProduct& product = op.product;
   product = {};
   product.first_range = range_count_;
+  product.host_rows = -1;
   range_count_ += args.output_count;
   product.input = read(args.input.address(), cols);
   product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
@@ -231,12 +303,13 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   program_->block_count = std::min(program_->block_count, most_sharing_blocks(args));
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
-    const int width = output_width(output, args.epilogue);
+    const int width = whole_width(host, output, args.epilogue);
     product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
     facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
     facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
     product.outputs[i] = write(output.out.address(), width, i, true);
   }
+  if (host.ask != nullptr) add_host_rows(host, args, product);
   widest_ = std::max(widest_, cols);
   if (product.norm_weight != nullptr) widest_normed_ = std::max(widest_normed_, cols);
   return true;

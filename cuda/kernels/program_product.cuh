@@ -138,6 +138,7 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
                                                                       product.norm_weight, product.norm_epsilon,
                                                                       product.cols, consumer.row, consumer.staged);
   consumer_barrier();
+  if (product.host_rows >= 0 && threadIdx.x == 0) arrive(consumer.exchange.asks);
   int before = 0;
 #pragma unroll 1
   for (int output = 0; output < product.shape.output_count; ++output) {
