@@ -81,7 +81,7 @@ class SharedDecoder final : public Decoder {
 
 std::vector<DecoderCase> shared_cases() {
   return {
-      {.dtype = DType::Q4_0, .second = DType::Q6_K, .heads = 14, .kv_heads = 2, .width = 896, .bias = true, .seed = 1},
+      {.dtype = DType::Q4_0, .second = DType::Q6_K, .heads = 14, .kv_heads = 2, .width = 768, .bias = true, .seed = 1},
       {.dtype = DType::Q4_K, .second = DType::Q4_K, .width = 1024, .head_norms = true, .seed = 2},
       {.dtype = DType::Q8_0, .second = DType::Q8_0, .width = 640, .layers = 4, .bias = true, .seed = 3},
       {.dtype = DType::Q4_1,

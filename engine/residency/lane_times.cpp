@@ -19,6 +19,8 @@ constexpr double kCacheGain = 2.7;
 // What an exchange and a chunk of the ring cost the device besides waiting, in kernels: two and one, and that the
 // kernels around them do not overlap. Fitted to 48 to 121 exchanges a pass, with 0 to 53 chunks.
 constexpr double kExchangeKernels = 4.5;
+// The probe's exchange is so many kernels; inside of another one an exchange takes that much less, and nothing besides.
+constexpr double kKernelsOfExchange = 2.0;
 constexpr double kChunkKernels = 5.0;
 // An exchange costs no more than this part of its call, where all of that overlapped: small models have small kernels.
 constexpr double kOverlap = 0.9;
@@ -65,9 +67,17 @@ double share_in_caches(const PlanRequest& request, const ResidencyPlan& plan) {
   return held > 0.0 ? std::clamp(2.0 - static_cast<double>(plan.pass_of(Lane::host)) / held, 0.0, 1.0) : 0.0;
 }
 
-// How much of a pass host memory is read while the device reads its own: by the ring, or by host cores.
+// Whether the exchanges of calls with resident rows happen inside of kernels.
+bool has_exchanges_in_kernels(const PlanRequest& request, const ResidencyPlan& plan) {
+  return request.calls_share_kernels && request.step_rows == 1 && plan.pass_of(Lane::ring) == 0 &&
+         plan.pass_of(Lane::zero_copy) == 0;
+}
+
+// How much of a pass host memory is read while the device reads its own, lane beside lane: by the ring, or by host
+// cores.
 double share_beside_device(const PlanRequest& request, const ResidencyPlan& plan) {
   if (plan.pass_of(Lane::ring) > 0) return 1.0;
+  if (has_exchanges_in_kernels(request, plan)) return 0.0;
   return plan.pass_of(Lane::host) > 0 ? 1.0 - share_in_caches(request, plan) : 0.0;
 }
 
@@ -86,6 +96,7 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
   const double small_kernels = request.small_kernels / std::max(1.0, static_cast<double>(calls.size()));
   const auto most_ahead = static_cast<double>(request.host_ahead_bytes);
   const double stays = share_in_caches(request, plan);
+  const bool in_kernels = has_exchanges_in_kernels(request, plan);
   double ahead = 0.0;
   const double most_copied = static_cast<double>(plan.ring_slot_bytes) * plan.ring_slots;
   double copied = most_copied;  // what is in the ring's slots
@@ -105,10 +116,13 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
       const double far_bytes = (1.0 - stays) * host_bytes;
       const double fetched = std::min(far_bytes, ahead);
       ahead -= fetched;
-      device += std::min(kExchangeKernels * speeds.matrix_seconds, kOverlap * device);
+      double exchange = speeds.exchange_seconds * (1.0 + kRowExchange * call.input_width * (request.step_rows - 1));
+      if (in_kernels && call.bytes[static_cast<int>(Lane::resident)] > 0.0)
+        exchange = std::max(0.0, exchange - kKernelsOfExchange * speeds.matrix_seconds);
+      else
+        device += std::min(kExchangeKernels * speeds.matrix_seconds, kOverlap * device);
       host_reading = (far_bytes - fetched) / host_rate + (host_bytes - far_bytes + fetched) / cached_rate;
-      const double rows = 1.0 + kRowExchange * call.input_width * (request.step_rows - 1);
-      seconds = std::max(device, host_reading + speeds.exchange_seconds * rows);
+      seconds = std::max(device, host_reading + exchange);
       computing.waiting_seconds += seconds - device;
     }
     if (const double ring_bytes = call.bytes[static_cast<int>(Lane::ring)]; ring_bytes > 0.0) {
