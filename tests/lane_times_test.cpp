@@ -167,6 +167,27 @@ TEST_CASE("what each exchange costs moves rows from host cores into the ring", "
   CHECK(ring_share() == 1.0);
 }
 
+TEST_CASE("an exchange inside of a kernel costs the device nothing but waiting", "[lane_times]") {
+  PlanRequest request = small_request();
+  request.mode = OffloadMode::host;
+  request.speeds = speeds();
+  request.speeds.resident = 40;  // so that the device takes longer than host cores
+  request.speeds.matrix_seconds = 1.0;
+  request.speeds.exchange_seconds = 2.0;
+  request.budget_bytes = smallest_budget(request) + 60000;
+  const double apart = make_residency_plan(request).pass_seconds;
+  request.calls_share_kernels = true;
+  const double inside = make_residency_plan(request).pass_seconds;
+  CHECK(inside < apart);
+  request.step_rows = 2;  // then every call is a kernel of its own
+  CHECK(make_residency_plan(request).pass_seconds >= apart);
+  request.step_rows = 1;
+  request.mode = OffloadMode::stream;
+  const double stream = make_residency_plan(request).pass_seconds;
+  request.calls_share_kernels = false;
+  CHECK(make_residency_plan(request).pass_seconds == stream);
+}
+
 TEST_CASE("matrices of one call need one exchange, and wide steps leave more rows to the ring", "[lane_times]") {
   PlanRequest request = small_request();
   request.mode = OffloadMode::host;

@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/residency/lane_workload.h"
-
 namespace genai {
 namespace {
 
@@ -24,14 +22,12 @@ constexpr double kKernelsOfExchange = 2.0;
 constexpr double kChunkKernels = 5.0;
 // An exchange costs no more than this part of its call, where all of that overlapped: small models have small kernels.
 constexpr double kOverlap = 0.9;
-// What one more row of activations as wide as the probe's adds to an exchange, by the exchange of one: each thread
-// reads all of them.
-constexpr double kRowExchange = 0.35;
+// What one more row of activations adds to an exchange, by the exchange of one.
+constexpr double kRowExchange = 0.2;
 
 struct Call {
   double bytes[kLaneCount] = {};
-  double kernels = 0.0;      // but those that read over the link
-  double input_width = 0.0;  // by the workload's of the probe, as far as bytes tell
+  double kernels = 0.0;  // but those that read over the link
 };
 
 std::vector<Call> calls_of(const PlanRequest& request, const ResidencyPlan& plan) {
@@ -43,7 +39,6 @@ std::vector<Call> calls_of(const PlanRequest& request, const ResidencyPlan& plan
     if (!size.read_every_pass) continue;
     if (!size.same_call || calls.empty()) calls.emplace_back();
     Call& call = calls.back();
-    call.input_width = std::max(call.input_width, static_cast<double>(size.strip_bytes) / kWorkloadStripBytes);
     for (int lane = 0; lane < kLaneCount; ++lane) {
       const auto bytes = static_cast<double>(plan.matrices[index].strips[lane] * size.strip_bytes);
       const bool has_kernel = lane == static_cast<int>(Lane::resident) || lane == static_cast<int>(Lane::ring);
@@ -85,21 +80,19 @@ struct Computing {
   double seconds = 0.0;
   double waiting_seconds = 0.0;  // of the device, for host cores
   double link_seconds = 0.0;     // of kernels that read over the link
-  double ring_seconds = 0.0;     // of the device, for rows that were not in the ring's slots yet
 };
 
 // `cached_rate`: of host cores for rows that are in their caches.
-Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, double host_rate, double cached_rate,
-                        double ring_rate) {
+Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, double host_rate, double cached_rate) {
   const LaneSpeeds& speeds = request.speeds;
   const std::vector<Call> calls = calls_of(request, plan);
+  // Each row is handed over, and by each thread read.
+  const double exchange_seconds = speeds.exchange_seconds * (1.0 + kRowExchange * (request.step_rows - 1));
   const double small_kernels = request.small_kernels / std::max(1.0, static_cast<double>(calls.size()));
   const auto most_ahead = static_cast<double>(request.host_ahead_bytes);
   const double stays = share_in_caches(request, plan);
   const bool in_kernels = has_exchanges_in_kernels(request, plan);
   double ahead = 0.0;
-  const double most_copied = static_cast<double>(plan.ring_slot_bytes) * plan.ring_slots;
-  double copied = most_copied;  // what is in the ring's slots
   Computing computing{.seconds = speeds.pass_seconds};
   for (const Call& call : calls) {
     const double host_bytes = call.bytes[static_cast<int>(Lane::host)];
@@ -116,7 +109,7 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
       const double far_bytes = (1.0 - stays) * host_bytes;
       const double fetched = std::min(far_bytes, ahead);
       ahead -= fetched;
-      double exchange = speeds.exchange_seconds * (1.0 + kRowExchange * call.input_width * (request.step_rows - 1));
+      double exchange = exchange_seconds;
       if (in_kernels && call.bytes[static_cast<int>(Lane::resident)] > 0.0)
         exchange = std::max(0.0, exchange - kKernelsOfExchange * speeds.matrix_seconds);
       else
@@ -125,15 +118,6 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
       seconds = std::max(device, host_reading + exchange);
       computing.waiting_seconds += seconds - device;
     }
-    if (const double ring_bytes = call.bytes[static_cast<int>(Lane::ring)]; ring_bytes > 0.0) {
-      if (ring_bytes > copied) {
-        const double copying = (ring_bytes - copied) / ring_rate;
-        computing.ring_seconds += std::max(0.0, copying - seconds);
-        seconds = std::max(seconds, copying);
-      }
-      copied -= ring_bytes;
-    }
-    if (most_copied > 0.0) copied = std::min(most_copied, copied + seconds * ring_rate);
     computing.seconds += seconds;
     ahead = std::min(most_ahead, ahead + (seconds - host_reading) * host_rate);
   }
@@ -141,7 +125,6 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
 }
 
 const char* bottleneck_of(const Computing& computing) {
-  if (computing.ring_seconds > std::max(computing.waiting_seconds, computing.seconds / 4.0)) return "link (ring)";
   if (computing.waiting_seconds > computing.seconds / 4.0) return "host cores";
   return computing.link_seconds > computing.seconds / 2.0 ? "link (zero-copy)" : "device memory";
 }
@@ -198,7 +181,7 @@ void predict_pass(const PlanRequest& request, ResidencyPlan& plan) {
   if (request.lanes_take_turns) return predict_turns(request, plan);
   // Many rows of activations make arithmetic the limit, in caches too.
   const double cached_rate = host_rate < host_speed(speeds, 1, both) ? host_rate : kCacheGain * host_rate;
-  const Computing computing = compute_calls(request, plan, host_rate, cached_rate, ring_rate);
+  const Computing computing = compute_calls(request, plan, host_rate, cached_rate);
   const Term terms[] = {{"link (ring)", seconds_of(plan.pass_of(Lane::ring), ring_rate)},
                         {bottleneck_of(computing), computing.seconds}};
   for (const auto& [name, time] : terms) {

@@ -10,7 +10,6 @@
 #include "engine/error.h"
 #include "engine/residency/cold_order.h"
 #include "engine/residency/lane_times.h"
-#include "engine/residency/ring_share.h"
 #include "engine/residency/strip_order.h"
 
 namespace genai {
@@ -21,6 +20,8 @@ constexpr std::int32_t kRingSlots = 4;
 constexpr std::uint64_t kLargestSlotBytes = std::uint64_t{8} << 20;
 // A slot is this part of all weights, within the limits above: the ring is a small fixed cost at any model size.
 constexpr std::uint64_t kSlotsInModel = 64;
+// Matrices with rows in the ring, at least, where host cores compute others.
+constexpr double kLeastPieces = 16.0;
 // How much faster reading over the link must be to be chosen: passes over prompts are far slower with it.
 constexpr double kZeroCopyGain = 1.1;
 
@@ -126,13 +127,43 @@ double ring_share(OffloadMode mode, const PlanRequest& request) {
   }
 }
 
+struct RingShares {
+  double last = 0.0;  // of the last matrix's cold rows
+  double others = 0.0;
+  double least_bytes = 0.0;  // of one matrix
+};
+
+// Rows in the ring are spread evenly over a pass, but for the last matrix: behind it slots fill for the next pass, and
+// nothing but host cores computes meanwhile, so they get those bytes more. Rows in the ring are a kernel more: it is
+// for few of the matrices then, and for many bytes of each.
+RingShares ring_shares(const PlanRequest& request, const Planner& planner,
+                       const std::vector<std::int64_t>& resident_strips, double share) {
+  double cold_bytes = 0.0, last_bytes = 0.0;
+  for (std::size_t index = 0; index < request.matrices.size(); ++index) {
+    const MatrixSize& size = request.matrices[index];
+    if (!size.read_every_pass) continue;
+    last_bytes = static_cast<double>((size.strips - resident_strips[index]) * size.strip_bytes);
+    cold_bytes += last_bytes;
+  }
+  const auto slot_bytes = static_cast<double>(planner.slot_bytes());
+  const double ring_bytes = share * cold_bytes;
+  const double for_host = std::min(share * last_bytes, kRingSlots * slot_bytes);
+  const double last_ring_bytes = std::max(share * last_bytes - for_host, ring_bytes - (cold_bytes - last_bytes));
+  RingShares shares{
+      .last = share, .others = share, .least_bytes = std::min(slot_bytes / 2.0, ring_bytes / kLeastPieces)};
+  if (last_bytes > 0.0) shares.last = last_ring_bytes / last_bytes;
+  if (cold_bytes > last_bytes) shares.others = (ring_bytes - last_ring_bytes) / (cold_bytes - last_bytes);
+  return shares;
+}
+
+// `share`: of the cold rows, how many go into the ring.
 ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, OffloadMode mode,
-                        const std::vector<std::int64_t>& resident_strips, const RingShare& share) {
+                        const std::vector<std::int64_t>& resident_strips, double share) {
   ResidencyPlan plan;
   plan.mode = mode;
   const Lane other = mode == OffloadMode::zero_copy ? Lane::zero_copy : Lane::host;
-  const std::vector<std::int64_t> ring_strips =
-      share_with_ring(request.matrices, resident_strips, share, {planner.slot_bytes(), kRingSlots});
+  double owed = 0.0;  // ring bytes that have been kept back so far
+  const RingShares shares = ring_shares(request, planner, resident_strips, share);
   for (std::size_t index = 0; index < request.matrices.size(); ++index) {
     const MatrixSize& size = request.matrices[index];
     MatrixPlan matrix;
@@ -141,7 +172,19 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
     if (!size.read_every_pass) {
       matrix.strips[static_cast<int>(Lane::zero_copy)] = cold;
     } else {
-      const std::int64_t ring = ring_strips[index];
+      const bool is_last = index + 1 == request.matrices.size();
+      if (is_last) owed = 0.0;
+      owed += (is_last ? shares.last : shares.others) * static_cast<double>(cold * size.strip_bytes);
+      std::int64_t ring = cold;
+      if (size.one_cold_lane) {
+        ring = share > 0.0 ? cold : 0;
+      } else if (share < 1.0 && owed < shares.least_bytes && !is_last) {
+        ring = 0;
+      } else if (share < 1.0) {
+        ring = std::clamp<std::int64_t>(
+            std::llround(owed / static_cast<double>(std::max<std::int64_t>(size.strip_bytes, 1))), 0, cold);
+      }
+      owed -= static_cast<double>(ring * size.strip_bytes);
       matrix.strips[static_cast<int>(Lane::ring)] = ring;
       matrix.strips[static_cast<int>(other)] += cold - ring;
     }
@@ -160,32 +203,30 @@ ResidencyPlan plan_with(const PlanRequest& request, const Planner& planner, Offl
   return plan;
 }
 
-// Of both ways to spread rows in the ring, the faster one.
 ResidencyPlan plan_of(const PlanRequest& request, const Planner& planner, OffloadMode mode,
                       const std::vector<std::int64_t>& resident_strips) {
-  const auto predicted = [&](const RingShare& share) {
+  const auto predicted = [&](double share) {
     ResidencyPlan plan = plan_with(request, planner, mode, resident_strips, share);
     predict_pass(request, plan);
     return plan;
   };
-  RingShare share{.of_cold = ring_share(mode, request)};
+  double share = ring_share(mode, request);
   ResidencyPlan best = predicted(share);
   if (mode != OffloadMode::split || best.pass_seconds == 0.0) return best;
   // The ratio of speeds is best where nothing but them counts. Where kernels and exchanges do, more on one side is.
-  const auto try_share = [&](const RingShare& other) {
-    if (other.of_cold < 0.0 || other.of_cold > 1.0) return;
+  const auto try_share = [&](double other) {
+    if (other < 0.0 || other > 1.0) return;
     ResidencyPlan plan = predicted(other);
     if (plan.pass_seconds == 0.0 || plan.pass_seconds >= best.pass_seconds) return;
     best = std::move(plan);
     share = other;
   };
   constexpr int kFirstSteps = 16;
-  for (const RingSpread spread : {RingSpread::even, RingSpread::few_rows_first})
-    for (int step = 0; step <= kFirstSteps; ++step) try_share({static_cast<double>(step) / kFirstSteps, spread});
+  for (int step = 0; step <= kFirstSteps; ++step) try_share(static_cast<double>(step) / kFirstSteps);
   for (double step = 0.5 / kFirstSteps; step > 1e-4; step /= 2.0) {
-    const RingShare middle = share;
-    try_share({middle.of_cold - step, middle.spread});
-    try_share({middle.of_cold + step, middle.spread});
+    const double middle = share;
+    try_share(middle - step);
+    try_share(middle + step);
   }
   return best;
 }
