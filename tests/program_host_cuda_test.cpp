@@ -85,6 +85,7 @@ std::vector<DecoderCase> shared_cases() {
       {.dtype = DType::Q4_K, .second = DType::Q4_K, .width = 1024, .head_norms = true, .seed = 2},
       {.dtype = DType::Q8_0, .second = DType::Q8_0, .width = 640, .layers = 4, .bias = true, .seed = 3},
       {.dtype = DType::Q4_1,
+       .second = DType::Q4_1,
        .heads = 9,
        .kv_heads = 3,
        .width = 576,

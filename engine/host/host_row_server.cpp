@@ -19,7 +19,7 @@ constexpr auto kSpinTime = std::chrono::milliseconds(20);
 constexpr auto kNapTime = std::chrono::microseconds(50);
 constexpr int kSpinsBetweenLooks = 256;  // at the clock and at flags
 // Fetched ahead by a thread that waits: what its part of a second-level cache holds beside the rows in use.
-constexpr std::int64_t kAheadBytes = std::int64_t{768} << 10;
+constexpr std::int64_t kAheadBytes = std::int64_t{512} << 10;
 constexpr std::int64_t kLineBytes = 64;
 constexpr std::int64_t kAheadWords = 64 * kLineWords;  // of a request, while it is read
 constexpr int kLinesAtOnce = 8;
