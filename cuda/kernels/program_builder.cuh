@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/kernels/program_attention.cuh"
+#include "cuda/kernels/program_host_call.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
 
@@ -36,9 +37,10 @@ class ProgramBuilder {
 
   // False where the call cannot be part of this program; it is then as it was.
   bool add(const MatmulArgs& args) { return add(args, HostCall{}); }
-  // Three calls as the forward pass makes them: `answer` are rows behind those of `args`.
+  // Three calls as the forward pass makes them.
   bool add(const AskHostArgs& ask, const MatmulArgs& args, const TakeAnswerArgs& answer) {
-    return asks_for_same(ask, args) && add(args, HostCall{&ask, &answer});
+    const HostCall host{&ask, &answer};
+    return host.goes_with(args) && add(args, host);
   }
   bool add(const RotateArgs& rotate, const AttentionArgs& attention);
 
@@ -48,10 +50,6 @@ class ProgramBuilder {
   const RowProgram* finish();
 
  private:
-  struct HostCall {
-    const AskHostArgs* ask = nullptr;  // null: none
-    const TakeAnswerArgs* answer = nullptr;
-  };
   // Vectors, as numbers: an operation's outputs are 3 * index and on.
   using VectorSet = std::bitset<kMaxStreamOutputs * kMaxProgramOps>;
 
@@ -76,11 +74,7 @@ class ProgramBuilder {
   };
 
   bool add(const MatmulArgs& args, const HostCall& host);
-  static bool asks_for_same(const AskHostArgs& ask, const MatmulArgs& args);
-  bool takes_host(const HostCall& host, const MatmulArgs& args, const VectorSet& known) const;
-  static const TakeAnswerArgs::Output* answer_behind(const HostCall& host, const MatmulOutput& output,
-                                                     Epilogue epilogue);
-  static int whole_width(const HostCall& host, const MatmulOutput& output, Epilogue epilogue);
+  bool takes_host(const HostCall& host, const VectorSet& known) const;
   void add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product);
 
   Vector* find(std::uint64_t address, int width);
@@ -217,53 +211,20 @@ inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
   return true;
 }
 
-inline bool ProgramBuilder::asks_for_same(const AskHostArgs& ask, const MatmulArgs& args) {
-  return ask.quantize && ask.row_count == 1 && ask.input == args.input && ask.width == args.outputs[0].matrix.cols &&
-         ask.norm_weight == args.norm_weight && (!ask.norm_weight || ask.norm_epsilon == args.norm_epsilon);
-}
-
-// What host cores give of the vector that begins with `output`; null: nothing.
-inline const TakeAnswerArgs::Output* ProgramBuilder::answer_behind(const HostCall& host, const MatmulOutput& output,
-                                                                   Epilogue epilogue) {
-  if (host.answer == nullptr) return nullptr;
-  for (int i = 0; i < host.answer->output_count; ++i)
-    if (host.answer->outputs[i].out == output.out + output_width(output, epilogue)) return &host.answer->outputs[i];
-  return nullptr;
-}
-
-inline int ProgramBuilder::whole_width(const HostCall& host, const MatmulOutput& output, Epilogue epilogue) {
-  const TakeAnswerArgs::Output* const answer = answer_behind(host, output, epilogue);
-  return output_width(output, epilogue) + (answer != nullptr ? answer->width : 0);
-}
-
-// Whether all answers are parts of the product's outputs, and all taken before this request is made.
-inline bool ProgramBuilder::takes_host(const HostCall& host, const MatmulArgs& args, const VectorSet& known) const {
-  const TakeAnswerArgs& answer = *host.answer;
+// Whether there is room for the request, and all answers to the one before are taken when it is made.
+inline bool ProgramBuilder::takes_host(const HostCall& host, const VectorSet& known) const {
   if (host_rows_count_ == kMaxProgramHostRows) return false;
-  if (last_asking_op_ >= 0 && !is_over(last_asking_op_, known)) return false;
-  if (answer.row_count != 1 || answer.add != (args.epilogue == Epilogue::add)) return false;
-  if (answer.number != host.ask->number || answer.finished != host.ask->finished) return false;
-  const auto* const request = reinterpret_cast<const ExchangeWord*>(host.ask->request.address());
-  if (host_rows_count_ > 0 && request != program_->host.request) return false;
-  const auto parts = std::count_if(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
-    return answer_behind(host, output, args.epilogue) != nullptr;
-  });
-  return parts == answer.output_count;
+  if (host_rows_count_ == 0) return true;
+  return is_over(last_asking_op_, known) && host.place().request == program_->host.request &&
+         host.place().finished == program_->host.finished;
 }
 
 // Those of the youngest operation.
 inline void ProgramBuilder::add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product) {
+  program_->host = host.place();
+  program_->host_rows[host_rows_count_] = host.rows_of(args);
   product.host_rows = host_rows_count_++;
   last_asking_op_ = program_->op_count - 1;
-  program_->host = {reinterpret_cast<ExchangeWord*>(host.ask->request.address()),
-                    reinterpret_cast<const std::uint32_t*>(host.ask->finished.address())};
-  ProgramHostRows& rows = program_->host_rows[product.host_rows];
-  rows = {host.ask->number, host.ask->job, {}};
-  for (int i = 0; i < args.output_count; ++i) {
-    const TakeAnswerArgs::Output* const answer = answer_behind(host, args.outputs[i], args.epilogue);
-    if (answer != nullptr)
-      rows.answers[i] = {reinterpret_cast<const ExchangeWord*>(answer->result.address()), answer->width};
-  }
 }
 
 inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
@@ -276,13 +237,13 @@ inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
   const VectorSet known = known_behind(source);
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
-    const int width = whole_width(host, output, args.epilogue);
+    const int width = host.whole_width(output, args.epilogue);
     if (output.matrix.rows == 0 || !may_write(output.out.address(), width, adds, known)) return false;
     const Vector* before = find(output.out.address(), width);
     if (adds && !is_readable(before)) return false;
     if (adds && args.output_count != 1) return false;
   }
-  if (host.ask != nullptr && !takes_host(host, args, known)) return false;
+  if (host.ask != nullptr && !takes_host(host, known)) return false;
   if (!takes_handover(args.handover) || !takes_types(args)) return false;
 
   const int index = program_->op_count++;
@@ -305,7 +266,7 @@ inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
   program_->block_count = std::min(program_->block_count, most_sharing_blocks(args));
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
-    const int width = whole_width(host, output, args.epilogue);
+    const int width = host.whole_width(output, args.epilogue);
     product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
     facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
     facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
