@@ -138,8 +138,7 @@ fi
 MODELS="${GPU_SESSION_MODELS:-models}"
 if wants models; then
   for flags in "" "--no-cuda-graph" "-ub 1" "-ub 7" "-ub 64" "-ub 512" "--weight-offload stream --cold ffn" \
-    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload host --gpu-budget 75%" \
-    "--weight-offload split --cold weight" \
+    "--weight-offload zerocopy --cold attn" "--weight-offload host --cold ffn" "--weight-offload split --cold weight" \
     "--allocator plain --weight-offload split --cold ffn"; do
     # shellcheck disable=SC2086
     run "goldens $flags" 120 "$OUT/models.log" python3 scripts/check_goldens.py --genai "$GENAI" --models "$MODELS" \
