@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/catch.h"
 #include "tests/kernel_cases.h"
 
 namespace genai::test {
@@ -121,6 +122,17 @@ struct DecoderState {
   std::vector<float> x, q, k, v, attention, hidden, logits;
   std::vector<std::byte> chunk;  // of the cache, with the row's position
 };
+
+inline void check_states(const DecoderState& expected, const DecoderState& found) {
+  CHECK(first_difference(expected.x, found.x) == -1);
+  CHECK(first_difference(expected.q, found.q) == -1);
+  CHECK(first_difference(expected.k, found.k) == -1);
+  CHECK(first_difference(expected.v, found.v) == -1);
+  CHECK(first_difference(expected.attention, found.attention) == -1);
+  CHECK(first_difference(expected.hidden, found.hidden) == -1);
+  CHECK(first_difference(expected.logits, found.logits) == -1);
+  CHECK((expected.chunk == found.chunk));
+}
 
 class Decoder {
  public:

@@ -58,6 +58,20 @@ PlanRequest small_model() {
   return request;
 }
 
+// As probed on the machine whose measurements are of one kernel for many calls.
+LaneSpeeds speeds_with_shared_kernels() {
+  return {.resident = 3380.8e9,
+          .ring = 54.35e9,
+          .zero_copy = 51.44e9,
+          .host = 115.07e9,
+          .ring_beside_host = 42.06e9,
+          .host_beside_ring = 98.31e9,
+          .host_8_rows = 69.72e9,
+          .exchange_seconds = 7.78e-6,
+          .matrix_seconds = 2.954e-6,
+          .pass_seconds = 7.94e-6};
+}
+
 }  // namespace
 
 TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[lane_times]") {
@@ -97,16 +111,7 @@ TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[
 
   // On another machine, of one kernel for many calls.
   request.calls_share_kernels = true;
-  request.speeds = {.resident = 3380.8e9,
-                    .ring = 54.35e9,
-                    .zero_copy = 51.44e9,
-                    .host = 115.07e9,
-                    .ring_beside_host = 42.06e9,
-                    .host_beside_ring = 98.31e9,
-                    .host_8_rows = 69.72e9,
-                    .exchange_seconds = 7.78e-6,
-                    .matrix_seconds = 2.954e-6,
-                    .pass_seconds = 7.94e-6};
+  request.speeds = speeds_with_shared_kernels();
   for (const Cold& cold :
        {Cold{0.784, 1, 254.1}, {2.289, 1, 63.84}, {4.17, 1, 31.7}, {7.933, 1, 17.39}, {4.17, 8, 186.84 / 8}})
     check(cold);
@@ -156,16 +161,7 @@ TEST_CASE("host rows of a small model inside of kernels are predicted likewise",
   PlanRequest request = small_model();
   request.calls_share_kernels = true;
   request.mode = OffloadMode::host;
-  request.speeds = {.resident = 3380.8e9,
-                    .ring = 54.35e9,
-                    .zero_copy = 51.44e9,
-                    .host = 115.07e9,
-                    .ring_beside_host = 42.06e9,
-                    .host_beside_ring = 98.31e9,
-                    .host_8_rows = 69.72e9,
-                    .exchange_seconds = 7.78e-6,
-                    .matrix_seconds = 2.954e-6,
-                    .pass_seconds = 7.94e-6};
+  request.speeds = speeds_with_shared_kernels();
   request.budget_bytes = 147220070;
   CHECK(1.0 / make_residency_plan(request).pass_seconds == Approx(1009.0).epsilon(0.1));
   request.budget_bytes = 122683392;

@@ -94,17 +94,6 @@ bool equal_bytes(const std::vector<std::byte>& left, const std::vector<std::byte
   return left.size() == right.size() && std::memcmp(left.data(), right.data(), left.size()) == 0;
 }
 
-void check_states(const DecoderState& expected, const DecoderState& found) {
-  CHECK(first_difference(expected.x, found.x) == -1);
-  CHECK(first_difference(expected.q, found.q) == -1);
-  CHECK(first_difference(expected.k, found.k) == -1);
-  CHECK(first_difference(expected.v, found.v) == -1);
-  CHECK(first_difference(expected.attention, found.attention) == -1);
-  CHECK(first_difference(expected.hidden, found.hidden) == -1);
-  CHECK(first_difference(expected.logits, found.logits) == -1);
-  CHECK(equal_bytes(expected.chunk, found.chunk));
-}
-
 }  // namespace
 
 TEST_CASE("steps of a decoder on CUDA equal the host's, eagerly and in a graph", "[cuda][program]") {

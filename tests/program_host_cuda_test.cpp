@@ -132,15 +132,7 @@ TEST_CASE("host cores compute rows inside a CUDA program, in every product of a 
       found.stream().synchronize();  // x is read until then
       if (position != 0 && position + 1 != kSteps) continue;
       INFO("position " << position);
-      const DecoderState expected = reference.state(row);
-      const DecoderState state = found.state(row);
-      CHECK(first_difference(expected.x, state.x) == -1);
-      CHECK(first_difference(expected.q, state.q) == -1);
-      CHECK(first_difference(expected.k, state.k) == -1);
-      CHECK(first_difference(expected.v, state.v) == -1);
-      CHECK(first_difference(expected.attention, state.attention) == -1);
-      CHECK(first_difference(expected.hidden, state.hidden) == -1);
-      CHECK(first_difference(expected.logits, state.logits) == -1);
+      check_states(reference.state(row), found.state(row));
     }
     found.rethrow_failure();
     CHECK(found.request_count() == kSteps * (4 * static_cast<std::uint32_t>(shape.layers) + 1));

@@ -54,10 +54,10 @@ struct ProgramInput {
 };
 
 struct ProgramProduct {
-  int share;          // its place in the table of shares, BlockShare
-  int host_rows;      // in the table of those; negative: none
-  StreamShape shape;  // stage_bytes: a slot of the ring
-  UnitCut cut;        // of a strip of the type that takes the most bytes
+  int share;      // its place in the table of shares, BlockShare
+  int host_rows;  // in the table of those; negative: none
+  StreamShape shape;
+  UnitCut cut;  // of a strip of the type that takes the most bytes
   ProgramOutput outputs[kMaxStreamOutputs];
   ProgramInput input;
   const float* norm_weight;  // null: none

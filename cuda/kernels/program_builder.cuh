@@ -385,7 +385,6 @@ inline const RowProgram* ProgramBuilder::finish() {
       continue;
     }
     ProgramProduct& product = program_->ops[index].product;
-    product.shape.stage_bytes = program_->layout.slot_bytes;
     product.cut = cut(index);
     for (int i = 0; i < product.shape.output_count; ++i)
       product.shape.outputs[i].second_type =
