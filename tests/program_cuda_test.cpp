@@ -82,7 +82,7 @@ std::vector<DecoderCase> decoder_cases() {
        .window = 64});
   // Strips so long that all warps share a block's last one, with and without a lone tile at the end.
   add({.dtype = DType::Q4_0, .second = DType::Q6_K, .heads = 7, .kv_heads = 1, .width = 256, .feed_forward = 12544});
-  add({.dtype = DType::Q4_K, .second = DType::Q4_K, .heads = 7, .kv_heads = 1, .width = 256, .feed_forward = 12544});
+  add({.dtype = DType::Q4_K, .second = DType::Q4_K, .heads = 8, .kv_heads = 1, .width = 256, .feed_forward = 12544});
   add({.dtype = DType::Q4_1, .second = DType::Q4_1, .heads = 7, .kv_heads = 1, .width = 256, .feed_forward = 12416});
   add({.dtype = DType::Q8_0, .second = DType::Q8_0, .heads = 7, .kv_heads = 1, .width = 256, .feed_forward = 12416});
   // Narrower than a norm has partial sums, and than the blocks of a grid have rows.

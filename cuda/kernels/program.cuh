@@ -36,21 +36,24 @@ inline constexpr int kProgramThreads = (kCopyingWarp + 1) * 32;
 struct ProgramOutput {
   int words;    // index of its first word; negative: not handed over
   int before;   // of the last generation, which is cleared; negative: there is none
+  int quantized_width;  // not 0: so many elements, handed over as int8 (program_quants.cuh)
   bool stores;  // this is the last one, which must be in memory in the end
 };
 
-// One element of it, which `out` is in memory.
+// One element of it, which `out` is in memory. Blocks of int8 are handed over for themselves.
 __device__ __forceinline__ void store_output(const ProgramOutput& vector, unsigned* words, float* out, int place,
                                              float value) {
+  if (vector.stores) out[place] = value;
+  if (vector.quantized_width != 0) return;
   if (vector.words >= 0) hand_over(words + vector.words + place, value);
   if (vector.before >= 0) store_word(words + vector.before + place, kNoWord);
-  if (vector.stores) out[place] = value;
 }
 
 // A vector that an operation reads: in memory from before the program, or handed over inside of it.
 struct ProgramInput {
   const float* values;
   int words;  // index of its first word; negative: in `values`
+  bool quantized;
 };
 
 struct ProgramProduct {

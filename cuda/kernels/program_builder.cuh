@@ -59,6 +59,8 @@ class ProgramBuilder {
     VectorSet known;  // what was written whole before any block writes an output
   };
 
+  enum class Handover { none, values, blocks };  // blocks: of 32, or values
+
   // A vector of the program, in its latest generation.
   struct Vector {
     std::uint64_t address;
@@ -67,9 +69,12 @@ class ProgramBuilder {
     int output;           // of the operation that wrote it
     bool handed_over;     // this generation
     int first_place;      // of its words; negative: it has none
+    int words;            // of a place
     int place;            // that of the last generation handed over; negative: there is none
+    bool quantized;  // as int8: all who read it, in any generation, round it, and all who write it have whole blocks
     std::vector<int> readers;
 
+    bool has(int word) const { return first_place <= word && word < first_place + HandoverMemory::kPlaces * words; }
     std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
   };
 
@@ -90,8 +95,9 @@ class ProgramBuilder {
     return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none();
   }
   bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
-  ProgramInput read(std::uint64_t address, int width);
-  ProgramOutput write(std::uint64_t address, int width, int output, bool hands_over);
+  ProgramInput read(std::uint64_t address, int width, bool rounds);
+  ProgramOutput write(std::uint64_t address, int width, int output, Handover handover);
+  void quantize_handovers();
   bool takes_handover(DevicePtr<std::byte> handover);
   bool takes_types(const MatmulArgs& args);
   ProgramLayout layout(int unit_strips) const;
@@ -122,7 +128,7 @@ inline ProgramBuilder::Vector* ProgramBuilder::find(std::uint64_t address, int w
 
 inline ProgramBuilder::Vector& ProgramBuilder::find_or_add(std::uint64_t address, int width) {
   if (Vector* const vector = find(address, width)) return *vector;
-  return vectors_.emplace_back(Vector{address, width, 0, 0, false, -1, -1, {}});
+  return vectors_.emplace_back(Vector{address, width, 0, 0, false, -1, 0, -1, true, {}});
 }
 
 // Nothing of the program lies there, or exactly one of its vectors does.
@@ -162,27 +168,34 @@ inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool add
   return std::all_of(vector->readers.begin(), vector->readers.end(), [&](int op) { return is_over(op, known); });
 }
 
-inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
+// `rounds`: as the quantised input of a product and nothing else.
+inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width, bool rounds) {
   Vector* const vector = &find_or_add(address, width);
   vector->readers.push_back(program_->op_count - 1);
-  return {reinterpret_cast<const float*>(address), vector->handed_over ? vector->place : -1};
+  vector->quantized &= rounds;
+  return {reinterpret_cast<const float*>(address), vector->handed_over ? vector->place : -1, false};
 }
 
 // The next generation, by the youngest operation.
-inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int output, bool hands_over) {
+inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int output, Handover handover) {
   Vector* const vector = &find_or_add(address, width);
-  const int words = (width + 3) / 4 * 4;  // quads are read together
-  if (hands_over && vector->first_place < 0 &&
+  vector->quantized &= handover == Handover::blocks;
+  if (vector->generation > 0)  // these two cut vectors in ways of their own
+    vector->quantized &= program_->ops[vector->generation - 1].kind == program_->ops[program_->op_count - 1].kind;
+  const int words = ((vector->quantized ? quantized_words(width) : width) + 3) / 4 * 4;  // quads are read together
+  if (handover != Handover::none && vector->first_place < 0 &&
       used_words_ + HandoverMemory::kPlaces * words <= HandoverMemory::kRegionWords) {
     vector->first_place = used_words_;
+    vector->words = words;
     used_words_ += HandoverMemory::kPlaces * words;
   }
-  ProgramOutput written = {-1, -1, false};
-  if (hands_over && vector->first_place >= 0) {
+  ProgramOutput written = {-1, -1, 0, false};
+  if (handover != Handover::none && vector->first_place >= 0) {
     written.before = vector->place;
-    const int places = HandoverMemory::kPlaces * words;
-    vector->place = vector->place < 0 ? vector->first_place
-                                      : vector->first_place + (vector->place - vector->first_place + words) % places;
+    const int places = HandoverMemory::kPlaces * vector->words;
+    vector->place = vector->place < 0
+                        ? vector->first_place
+                        : vector->first_place + (vector->place - vector->first_place + vector->words) % places;
     written.words = vector->place;
   }
   vector->generation = static_cast<unsigned>(program_->op_count);
@@ -190,6 +203,24 @@ inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int
   vector->handed_over = written.words >= 0;
   vector->readers.clear();
   return written;
+}
+
+inline void ProgramBuilder::quantize_handovers() {
+  const auto quantize = [](const Vector& vector, ProgramOutput& output) {
+    if (vector.has(output.words)) output.quantized_width = vector.width;
+  };
+  for (const Vector& vector : vectors_) {
+    if (!vector.quantized || vector.first_place < 0) continue;
+    for (int index = 0; index < program_->op_count; ++index) {
+      ProgramOp& op = program_->ops[index];
+      if (op.kind == ProgramOpKind::attention) {
+        quantize(vector, op.attention.output);
+        continue;
+      }
+      quantize(vector, op.product.outputs[0]);
+      op.product.input.quantized |= vector.has(op.product.input.words);
+    }
+  }
 }
 
 inline bool ProgramBuilder::takes_handover(DevicePtr<std::byte> handover) {
@@ -254,7 +285,7 @@ inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
   product.share = share_numbers_;
   share_numbers_ += BlockShare::numbers(args.output_count);
   product.host_rows = -1;
-  product.input = read(args.input.address(), cols);
+  product.input = read(args.input.address(), cols, !args.norm_weight);
   product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
   product.norm_epsilon = args.norm_epsilon;
   product.cols = cols;
@@ -270,7 +301,10 @@ inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
     product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
     facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
     facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
-    product.outputs[i] = write(output.out.address(), width, i, true);
+    // What host cores compute of it comes as values.
+    const bool gathers = is_gated(args.epilogue) && args.output_count == 1 && host.ask == nullptr;
+    product.outputs[i] = write(output.out.address(), width, i,
+                               gathers && width % kBlockWidth == 0 ? Handover::blocks : Handover::values);
   }
   if (host.ask != nullptr) add_host_rows(host, args, product);
   widest_ = std::max(widest_, cols);
@@ -304,13 +338,14 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
   op.kind = ProgramOpKind::attention;
   ProgramAttention& own = op.attention;
   own = program_attention(rotate, attention);
-  own.q = read(rotate.q.address(), q_width);
-  own.k = read(rotate.k.address(), kv_width);
-  own.v = read(rotate.v.address(), kv_width);
+  own.q = read(rotate.q.address(), q_width, false);
+  own.k = read(rotate.k.address(), kv_width, false);
+  own.v = read(rotate.v.address(), kv_width, false);
   facts_.push_back({{}, {}, known});
   facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index));
-  own.output = write(attention.out.address(), q_width, 0, true);
-  write(rotate.q.address(), q_width, 1, false);
+  own.output =
+      write(attention.out.address(), q_width, 0, head_dim % kBlockWidth == 0 ? Handover::blocks : Handover::values);
+  write(rotate.q.address(), q_width, 1, Handover::none);
   has_attention_ = true;
   slot_bytes_needed_ = std::max(slot_bytes_needed_, attention_slot_bytes(head_dim));
   return true;
@@ -390,6 +425,7 @@ inline const RowProgram* ProgramBuilder::finish() {
       product.shape.outputs[i].second_type =
           facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)] != types().first;
   }
+  quantize_handovers();
   for (const Vector& vector : vectors_) {
     if (vector.generation == 0) continue;
     ProgramOp& op = program_->ops[vector.generation - 1];

@@ -6,6 +6,7 @@
 #include "cuda/kernels/cells.cuh"
 #include "cuda/kernels/epilogue.cuh"
 #include "cuda/kernels/program_exchange.cuh"
+#include "cuda/kernels/program_quants.cuh"
 #include "cuda/kernels/program_units.cuh"
 
 namespace genai::cuda {
@@ -47,9 +48,62 @@ struct OutputTerms {
   }
 };
 
+// A block's outputs of a gated product on their way into blocks of 32 as int8: whoever has the first value of such a
+// block rounds it, others hand him theirs. Values come in ascending order.
+class BlockGatherer {
+ public:
+  __device__ __forceinline__ BlockGatherer(const ProgramProduct& product, const BlockShare& share) {
+    const int first_row = share.first_strip(0) * kStripRows;
+    const int end_row = min(first_row + share.strip_count(0) * kStripRows, product.shape.outputs[0].rows);
+    end_ = end_row / 2;
+    block_ = (first_row / 2 + kBlockWidth - 1) / kBlockWidth;
+  }
+
+  // Asks for what another block has of the last one, ahead of its time.
+  __device__ __forceinline__ void look(const ProgramOutput& vector, const unsigned* words) {
+    const int place = end_ / kBlockWidth * kBlockWidth + own_lane();
+    const bool wanted = place >= end_ && end_ % kBlockWidth != 0 && end_ / kBlockWidth >= block_;
+    look_at_word(rest_, words + QuantizedWords(vector.words, vector.quantized_width).values + place,
+                 wanted && rest_ == kNoWord);
+  }
+
+  // The values of a warp's even lanes, as many as there are, from `first` on.
+  __device__ __forceinline__ void take(const ProgramOutput& vector, unsigned* words, int first, int count,
+                                       float value) {
+    const int lane = own_lane();
+    const int distance = (lane - first) & (kBlockWidth - 1);  // of the lane's place in its block from the first value
+    const int place = first + distance;
+    const float own = __shfl_sync(kFullWarp, value, 2 * distance % kWarpLanes);
+    const bool exists = distance < count;
+    if (exists && place < block_ * kBlockWidth)
+      store_next(vector, words, QuantizedWords(vector.words, vector.quantized_width).values + place,
+                 float_bits(own) ^ kTurn);
+    if (exists && place / kBlockWidth == block_) value_ = own;
+    if (first + count < (block_ + 1) * kBlockWidth) return;
+    hand_over_block(vector, words, block_++, value_);
+    if (exists) value_ = own;
+  }
+
+  // Once all own values are taken.
+  __device__ __forceinline__ void finish(const ProgramOutput& vector, unsigned* words) {
+    const int first = block_ * kBlockWidth;
+    if (first >= end_) return;
+    do look(vector, words);
+    while (__any_sync(kFullWarp, first + own_lane() >= end_ && rest_ == kNoWord));
+    hand_over_block(vector, words, block_, first + own_lane() < end_ ? value_ : word_value(rest_));
+  }
+
+ private:
+  int end_;                  // of own values
+  int block_;                // the next one
+  float value_ = 0.0f;       // the lane's of that block
+  unsigned rest_ = kNoWord;  // the lane's of the last one, from elsewhere
+};
+
 // The outputs of 32 rows of a round, `own` that of the lane, whose `partials` are there.
 __device__ __forceinline__ void finish_rows(const ProgramProduct& product, const RoundRow& own,
-                                            const OutputTerms& terms, const float* partials, unsigned* words) {
+                                            const OutputTerms& terms, const float* partials, unsigned* words,
+                                            BlockGatherer& gatherer) {
   const ProgramOutput& vector = product.outputs[own.output];
   const StreamOutput& output = product.shape.outputs[own.output];
   const bool active = own.row >= 0;
@@ -71,15 +125,20 @@ __device__ __forceinline__ void finish_rows(const ProgramProduct& product, const
       before = terms.before != kNoWord ? word_value(terms.before) : take_word(words + vector.before + place);
     y = before + y;
   }
-  if (!stores) return;
   y = apply_soft_cap(y, product.soft_cap);
-  store_output(vector, words, output.out, place, y);
+  if (stores) store_output(vector, words, output.out, place, y);
+  if (vector.quantized_width == 0) return;
+  const int count = __popc(__ballot_sync(kFullWarp, stores));
+  if (count != 0) gatherer.take(vector, words, __shfl_sync(kFullWarp, place, 0), count, y);
 }
 
 // All rounds of a product; `round` is the first, and the next one's behind it.
 __device__ __forceinline__ void finish_product(const ProgramProduct& product, const BlockShare& share,
                                                const ProgramExchange& exchange, unsigned* words, int& round) {
   const int unit_count = share.unit_count();
+  const ProgramOutput& vector = product.outputs[0];
+  const bool gathers = vector.quantized_width != 0;
+  BlockGatherer gatherer(product, share);
 #pragma unroll 1
   for (int first = 0; first < unit_count; first += kProgramGroups, ++round) {
     const int round_rows = min(unit_count - first, kProgramGroups) * share.unit_strips() * kStripRows;
@@ -87,11 +146,14 @@ __device__ __forceinline__ void finish_product(const ProgramProduct& product, co
     for (int begin = 0; begin < round_rows; begin += kWarpLanes) {
       const RoundRow own(product, share, first, begin + own_lane());
       const OutputTerms terms(product, words, own);
+      if (gathers) gatherer.look(vector, words);
       exchange.wait_full(round);
-      finish_rows(product, own, terms, exchange.rows(round, own.group) + own.row_in_unit * kPartialStride, words);
+      finish_rows(product, own, terms, exchange.rows(round, own.group) + own.row_in_unit * kPartialStride, words,
+                  gatherer);
     }
     exchange.free(round);
   }
+  if (gathers) gatherer.finish(vector, words);
 }
 
 }  // namespace genai::cuda

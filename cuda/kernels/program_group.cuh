@@ -26,6 +26,9 @@ __device__ __forceinline__ void numbered_barrier(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
+// Of all that consume.
+__device__ __forceinline__ void consumer_barrier() { named_barrier<1, kConsumerThreads>(); }
+
 // Barriers 2 .. 5 of a block belong to its groups.
 __device__ __forceinline__ void program_group_barrier(int group) { numbered_barrier<kProgramGroupThreads>(2 + group); }
 

@@ -7,6 +7,7 @@
 
 #include "cuda/kernels/attention_merge.cuh"
 #include "cuda/kernels/program_attention.cuh"
+#include "cuda/kernels/program_quants.cuh"
 
 namespace genai::cuda {
 
@@ -164,9 +165,8 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
     const int dim = slice * kSliceDims + lane;
     if (warp == 0) {
       const float out = add_chunks(chunk_count, places);
-      if (dim < head_dim) {
-        store_output(op.output, step.words(), op.out, head * head_dim + dim, out);
-      }
+      if (op.output.quantized_width != 0) hand_over_block(op.output, step.words(), item, out);
+      if (dim < head_dim) store_output(op.output, step.words(), op.out, head * head_dim + dim, out);
     } else if (warp == 1) {
       bring_weights(cells.sum(head, 0), chunk_count, tag, places);
     } else {

@@ -9,6 +9,7 @@
 
 #include "cuda/kernels/program_exchange.cuh"
 #include "cuda/kernels/program_group.cuh"
+#include "cuda/kernels/program_quants.cuh"
 #include "cuda/kernels/program_ring.cuh"
 #include "cuda/kernels/program_units.cuh"
 #include "cuda/kernels/program_vector.cuh"
@@ -153,9 +154,12 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
       consumer.ring.wait_full(work.stage);
     }
     if (first == 0) {
-      prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>({product.input, consumer.words},
-                                                                          product.norm_weight, product.norm_epsilon,
-                                                                          product.cols, consumer.row, consumer.staged);
+      constexpr bool kSums = has_minimum(kFirst) || has_minimum(kSecond);
+      if (product.input.quantized)
+        take_quantized_vector<kSums>(product.input, consumer.words, product.cols, consumer.row);
+      else
+        prepare_program_vector<kSums>({product.input, consumer.words}, product.norm_weight, product.norm_epsilon,
+                                      product.cols, consumer.row, consumer.staged);
       consumer_barrier();
       if (product.host_rows >= 0 && threadIdx.x == 0) arrive(consumer.exchange.asks);
     }

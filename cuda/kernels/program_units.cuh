@@ -49,6 +49,9 @@ class BlockShare {
     numbers_[1] = units;
   }
 
+  // The first strip of an output, and how many there are.
+  __device__ __forceinline__ int first_strip(int output) const { return of(output)[0]; }
+  __device__ __forceinline__ int strip_count(int output) const { return of(output)[1]; }
   __device__ __forceinline__ int unit_strips() const { return numbers_[0]; }
   __device__ __forceinline__ int unit_count() const { return numbers_[1]; }
   __device__ __forceinline__ ProgramUnit unit(int index, int output_count) const {

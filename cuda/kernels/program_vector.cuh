@@ -13,10 +13,7 @@
 
 namespace genai::cuda {
 
-inline constexpr int kConsumerBarrier = 1;
 static_assert(kConsumerThreads == kVectorThreads);
-
-__device__ __forceinline__ void consumer_barrier() { named_barrier<kConsumerBarrier, kConsumerThreads>(); }
 
 // Where a program's input comes from.
 struct VectorSource {
@@ -68,18 +65,9 @@ __device__ __forceinline__ void quantize_item(const float4& low, const float4& h
                          max(max(magnitude(high.x), magnitude(high.y)), max(magnitude(high.z), magnitude(high.w))));
   highest = max(highest, __shfl_xor_sync(kFullWarp, highest, 1));
   highest = max(highest, __shfl_xor_sync(kFullWarp, highest, 2));
-  const bool finite = highest < 0x7f800000u;
-  const bool zero = highest < 0x0d800000u;
-  const float divided = divide_by_127(bits_float(highest));
-  const float inverse = reciprocal(divided);
-  const float scale = zero ? 0.0f : finite ? divided : bits_float(0x7fc00000u);
-  const auto pack = [inverse](const float4& four) {
-    const unsigned first = __byte_perm(quant_bits(four.x, inverse), quant_bits(four.y, inverse), 0x0040);
-    const unsigned second = __byte_perm(quant_bits(four.z, inverse), quant_bits(four.w, inverse), 0x0040);
-    return __byte_perm(first, second, 0x5410);
-  };
-  const bool counts = finite && !zero;
-  const uint2 quants = make_uint2(counts ? pack(low) : 0u, counts ? pack(high) : 0u);
+  const RoundingScale scale(highest);
+  const uint2 quants = make_uint2(scale.counts ? four_quants(low, scale.inverse) : 0u,
+                                  scale.counts ? four_quants(high, scale.inverse) : 0u);
   row.quants[index] = quants;
   int sum = 0;
   if constexpr (kSums) {
@@ -88,8 +76,8 @@ __device__ __forceinline__ void quantize_item(const float4& low, const float4& h
     sum += __shfl_xor_sync(kFullWarp, sum, 2);
   }
   if (index % 4 != 0) return;
-  row.scales[index / 4] = scale;
-  if constexpr (kSums) row.sums[index / 4] = scale * static_cast<float>(sum);
+  row.scales[index / 4] = scale.scale;
+  if constexpr (kSums) row.sums[index / 4] = scale.scale * static_cast<float>(sum);
 }
 
 // 1 / rms of the staged row. The first 256 threads have the elements i = thread (mod 256), ascending.

@@ -43,6 +43,28 @@ __device__ __forceinline__ unsigned quant_bits(float value, float inverse) {
   return float_bits(value * inverse + kRoundMagic);
 }
 
+__device__ __forceinline__ unsigned four_quants(const float4& four, float inverse) {
+  const unsigned low = __byte_perm(quant_bits(four.x, inverse), quant_bits(four.y, inverse), 0x0040);
+  const unsigned high = __byte_perm(quant_bits(four.z, inverse), quant_bits(four.w, inverse), 0x0040);
+  return __byte_perm(low, high, 0x5410);
+}
+
+// Of a block whose highest magnitude is `highest`, as activation_scale and quantize_activation of exact_math.h have it.
+struct RoundingScale {
+  float scale;
+  float inverse;
+  bool counts;  // else its quants are zero
+
+  __device__ __forceinline__ explicit RoundingScale(unsigned highest) {
+    const bool finite = highest < 0x7f800000u;
+    const bool zero = highest < 0x0d800000u;
+    const float divided = divide_by_127(bits_float(highest));
+    inverse = reciprocal(divided);
+    scale = zero ? 0.0f : finite ? divided : bits_float(0x7fc00000u);
+    counts = finite && !zero;
+  }
+};
+
 // Where a thread's quads go: quad k is elements 4 * thread + k * kVectorStride .. + 3.
 struct QuadPlace {
   unsigned* quants;
@@ -73,15 +95,9 @@ __device__ __forceinline__ void quantize_quads(const float4* quads, const QuadPl
 #pragma unroll
     for (int k = 0; k < kCount; ++k) highest[k] = max(highest[k], __shfl_xor_sync(kFullWarp, highest[k], stride));
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {  // activation_scale and quantize_activation of exact_math.h
-    const bool finite = highest[k] < 0x7f800000u;
-    const bool zero = highest[k] < 0x0d800000u;
-    const float divided = divide_by_127(bits_float(highest[k]));
-    const float inverse = reciprocal(divided);
-    const float scale = zero ? 0.0f : finite ? divided : bits_float(0x7fc00000u);
-    const unsigned low = __byte_perm(quant_bits(quads[k].x, inverse), quant_bits(quads[k].y, inverse), 0x0040);
-    const unsigned high = __byte_perm(quant_bits(quads[k].z, inverse), quant_bits(quads[k].w, inverse), 0x0040);
-    const unsigned quants = zero || !finite ? 0u : __byte_perm(low, high, 0x5410);
+  for (int k = 0; k < kCount; ++k) {
+    const RoundingScale scale(highest[k]);
+    const unsigned quants = scale.counts ? four_quants(quads[k], scale.inverse) : 0u;
     place.quants[(first_quad + k) * kBlocks * 8] = quants;
     int sum = 0;
     if constexpr (kSums) {
@@ -90,8 +106,8 @@ __device__ __forceinline__ void quantize_quads(const float4* quads, const QuadPl
       for (int stride = 4; stride > 0; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
     }
     if (!stores_scale) continue;
-    place.scales[(first_quad + k) * kBlocks] = scale;
-    if constexpr (kSums) place.sums[(first_quad + k) * kBlocks] = scale * static_cast<float>(sum);
+    place.scales[(first_quad + k) * kBlocks] = scale.scale;
+    if constexpr (kSums) place.sums[(first_quad + k) * kBlocks] = scale.scale * static_cast<float>(sum);
   }
 }
 
