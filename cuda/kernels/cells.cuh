@@ -1,12 +1,10 @@
 // cells.cuh - how blocks of a running kernel hand results to each other, without a fence or a flag.
 //
-// Vectors are handed over as words: the bits of a value, turned so that a word of zeros is none (no operation gives
-// that NaN). A vector's generations take three places in turn: whoever writes one clears the one before, which nobody
-// reads any more, and which is written again two generations later. A launch uses one of two regions of words, by its
-// number, and clears the other for the next. What chunks of positions leave behind is handed over in cells of a value
-// and a tag, written and read in one access: there is too much of it to be cleared. Tags are never used twice: they
-// hold the operation and the number of the launch, which every block keeps in a word of its own. In both cases readers
-// ask again until what they see is there.
+// Values are handed over as words: the bits of a value, turned so that a word of zeros is none (no operation gives
+// that NaN). Readers ask again until what they see is there. A vector's generations take three places in turn: whoever
+// writes one clears the one before, which nobody reads any more, and which is written again two generations later. A
+// launch uses one of two regions of words, by its number, which every block keeps in a word of its own, and clears the
+// other for the next. What chunks of positions leave behind has one reader, who clears it (program_partials.cuh).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -16,11 +14,6 @@
 #include "engine/exact_math.h"
 
 namespace genai::cuda {
-
-struct alignas(8) Cell {
-  float value;
-  unsigned tag;
-};
 
 // Memory for one stream's programs, zero before the first.
 struct HandoverMemory {
@@ -35,10 +28,8 @@ struct HandoverMemory {
   __host__ __device__ unsigned* words(unsigned launch) const {
     return reinterpret_cast<unsigned*>(base) + kMaxBlocks + launch % 2 * kRegionWords;
   }
-  __host__ __device__ Cell* partials() const { return reinterpret_cast<Cell*>(base + kPartialOffset); }
+  __host__ __device__ unsigned* partials() const { return reinterpret_cast<unsigned*>(base + kPartialOffset); }
 };
-
-// ---- words ---------------------------------------------------------------------------------------------------------
 
 inline constexpr unsigned kNoWord = 0;
 inline constexpr unsigned kTurn = 0x7ff5a5a5u;
@@ -79,36 +70,31 @@ __device__ __forceinline__ void look_at_four(uint4& seen, const unsigned* at, bo
       : "l"(at), "r"(static_cast<unsigned>(wanted))
       : "memory");
 }
+__device__ __forceinline__ void store_four(unsigned* at, const uint4& four) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(four.x), "r"(four.y), "r"(four.z),
+               "r"(four.w)
+               : "memory");
+}
+__device__ __forceinline__ float4 four_values(const uint4& four) {
+  return make_float4(word_value(four.x), word_value(four.y), word_value(four.z), word_value(four.w));
+}
 __device__ __forceinline__ bool has_all(const uint4& seen) {
   return seen.x != kNoWord && seen.y != kNoWord && seen.z != kNoWord && seen.w != kNoWord;
 }
 
-// ---- cells ---------------------------------------------------------------------------------------------------------
-
-inline constexpr int kGenerationBits = 8;
-
-__device__ __forceinline__ unsigned cell_tag(unsigned launch, unsigned generation) {
-  return launch << kGenerationBits | generation;
-}
-
-// A cell as it is read: many on their way at once stay in pairs of registers, which taking them apart would wait for.
-using CellWord = std::uint64_t;
-
-__device__ __forceinline__ CellWord cell_word(float value, unsigned tag) {
-  return CellWord{tag} << 32 | float_bits(value);
-}
-__device__ __forceinline__ unsigned tag_of(CellWord word) { return static_cast<unsigned>(word >> 32); }
-__device__ __forceinline__ float value_of(CellWord word) { return bits_float(static_cast<unsigned>(word)); }
-
-// Looks again where `wanted`, without a branch.
-__device__ __forceinline__ void look_again(CellWord& seen, const Cell* cell, bool wanted) {
+// Two, at a multiple of 8.
+__device__ __forceinline__ void look_at_two(uint2& seen, const unsigned* at, bool wanted) {
   asm volatile(
       "{\n .reg .pred wanted;\n"
-      " setp.ne.u32 wanted, %2, 0;\n"
-      " @wanted ld.relaxed.gpu.global.u64 %0, [%1];\n}"
-      : "+l"(seen)
-      : "l"(cell), "r"(static_cast<unsigned>(wanted))
+      " setp.ne.u32 wanted, %3, 0;\n"
+      " @wanted ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n}"
+      : "+r"(seen.x), "+r"(seen.y)
+      : "l"(at), "r"(static_cast<unsigned>(wanted))
       : "memory");
 }
+__device__ __forceinline__ void store_two(unsigned* at, const uint2& two) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(two.x), "r"(two.y) : "memory");
+}
+__device__ __forceinline__ bool has_all(const uint2& seen) { return seen.x != kNoWord && seen.y != kNoWord; }
 
 }  // namespace genai::cuda

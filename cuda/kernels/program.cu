@@ -102,7 +102,6 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
-    const unsigned generation = static_cast<unsigned>(index) + 1;
     if (op.kind == ProgramOpKind::product) {
       Consumer consumer = consumer_of(program, shared, progress);
       consume_product<kFirst, kSecond>(op.product, share_of(program, shared, op), consumer);
@@ -111,8 +110,7 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
       if (op.product.host_rows >= 0) wait_until_asked(op.product, consumer.exchange);
       continue;
     }
-    const AttentionStep step = {program.handover, *program.rows, progress.launch, generation,
-                                shared + program.layout.scales};
+    const AttentionStep step = {program.handover, *program.rows, progress.launch, shared + program.layout.scales};
     consumer_barrier();  // the area is free
     attend(op.attention, step, ring_of(program, shared), progress.stage);
     progress.stage += attention_stages(op.attention, step.row);

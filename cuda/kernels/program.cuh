@@ -34,10 +34,10 @@ inline constexpr int kProgramThreads = (kCopyingWarp + 1) * 32;
 
 // A vector that an operation writes.
 struct ProgramOutput {
-  int words;    // index of its first word; negative: not handed over
-  int before;   // of the last generation, which is cleared; negative: there is none
+  int words;            // index of its first word; negative: not handed over
+  int before;           // of the last generation, which is cleared; negative: there is none
   int quantized_width;  // not 0: so many elements, handed over as int8 (program_quants.cuh)
-  bool stores;  // this is the last one, which must be in memory in the end
+  bool stores;          // this is the last one, which must be in memory in the end
 };
 
 // One element of it, which `out` is in memory. Blocks of int8 are handed over for themselves.
@@ -82,7 +82,7 @@ struct ProgramAttention {
   float* out;
   ProgramOutput output;  // `out`
   bool stores_q;
-  int partials;  // the first cell of what chunks leave behind (program_partials.cuh)
+  int turn;  // where chunks leave something behind (program_partials.cuh)
   float norm_epsilon;
   int rotated;
   bool interleaved;
@@ -147,7 +147,6 @@ inline constexpr int kProgramParameterBytes = 32 * 1024 - 4;  // that a launch c
 inline constexpr int kMaxProgramOps =
     (kProgramParameterBytes - 144 - kMaxProgramHostRows * static_cast<int>(sizeof(ProgramHostRows))) /
     static_cast<int>(sizeof(ProgramOp));
-static_assert(kMaxProgramOps < 256, "a tag has eight bits for the generation");
 
 struct RowProgram {
   HandoverMemory handover;

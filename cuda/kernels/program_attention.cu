@@ -22,9 +22,9 @@ T* host_raw(DevicePtr<T> pointer) {
 }  // namespace
 
 std::size_t program_handover_bytes(const ScratchLimits& limits) {
-  const std::int64_t cells =
-      partial_cells(std::max(limits.head_count, 1), std::max(limits.head_dim, 8), chunk_capacity(limits.max_positions));
-  return HandoverMemory::kPartialOffset + static_cast<std::size_t>(cells) * sizeof(Cell);
+  const std::int64_t words =
+      partial_words(std::max(limits.head_count, 1), std::max(limits.head_dim, 8), chunk_capacity(limits.max_positions));
+  return HandoverMemory::kPartialOffset + static_cast<std::size_t>(kPartialTurns * words) * sizeof(unsigned);
 }
 
 bool program_attention_serves(const RotateArgs& rotate, const AttentionArgs& attention) {

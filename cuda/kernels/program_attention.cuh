@@ -43,11 +43,9 @@ struct AttentionStep {
   HandoverMemory handover;
   StepRow row;
   unsigned launch;
-  unsigned generation;  // of what the operation writes
   unsigned char* area;  // kAttentionAreaBytes of shared memory
 
   __device__ __forceinline__ unsigned* words() const { return handover.words(launch); }
-  __device__ __forceinline__ unsigned tag() const { return cell_tag(launch, generation); }
 };
 
 struct AttentionItem {
@@ -183,7 +181,7 @@ struct Attention {
 
   __device__ __forceinline__ ChunkSpan span() const { return chunk_span(keep(step.row.position), op.window); }
   __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.units_of(small), keep(index)); }
-  __device__ __forceinline__ ChunkCells cells() const { return ChunkCells(op, step.handover); }
+  __device__ __forceinline__ ChunkWords words() const { return ChunkWords(op, step.handover); }
   __device__ __forceinline__ void barrier() const { program_group_barrier(ConsumerThread().group); }
   __device__ __forceinline__ float* queries() const {
     return reinterpret_cast<float*>(step.area + ConsumerThread().group * kGroupAreaBytes);
@@ -231,12 +229,13 @@ __device__ __forceinline__ void weigh_scores(const Attention& attention, const A
                                       span.last_in(item.chunk), attention.weights());
   const int head = 2 * own.warp + own.lane / 16;
   const Unit unit = attention.unit(item.unit);
-  if (own.lane % 16 == 0 && head < unit.head_count)
-    publish_pair(attention.cells().sum(unit.first_head + head, item.chunk), sum.highest, sum.total,
-                 attention.step.tag());
+  const ChunkWords words = attention.words();
+  const int slice = own.lane % 16;  // a lane a copy
+  if (slice < words.slices && head < unit.head_count)
+    hand_over_sum(words.sum(unit.first_head + head, slice, item.chunk), sum);
 }
 
-// oc of all heads into the chunk's cells, and the stages of its values back to the ring.
+// oc of all heads into the chunk's words, and the stages of its values back to the ring.
 template <int kHeads>
 __device__ __forceinline__ void weigh_values(const Attention& attention, const AttentionItem& item, int stage) {
   constexpr int kDims = kMaxProgramHeadDim / kWarpLanes;
@@ -258,15 +257,11 @@ __device__ __forceinline__ void weigh_values(const Attention& attention, const A
   order_before_bulk_loads();
   attention.barrier();
   const Unit unit = attention.unit(item.unit);
-  const ChunkCells cells = attention.cells();
-  Cell* place = cells.output(unit.first_head, dim / kSliceDims, item.chunk) + dim % kSliceDims;
-  const std::int64_t stride = cells.output(1, 0, 0) - cells.output(0, 0, 0);
-  const unsigned tag = attention.step.tag();
+  const ChunkWords words = attention.words();
+  unsigned* place = words.output(unit.first_head, dim / kSliceDims, item.chunk) + dim % kSliceDims;
+  const std::int64_t stride = words.output(1, 0, 0) - words.output(0, 0, 0);
   add_partials<kHeads>(own, exchange, head_dim, head_dim, unit.head_count,
-                       [place, stride, tag](int head, const float4& sums) {
-                         publish_pair(place + head * stride, sums.x, sums.y, tag);
-                         publish_pair(place + head * stride + 2, sums.z, sums.w, tag);
-                       });
+                       [place, stride](int head, const float4& sums) { hand_over_four(place + head * stride, sums); });
   release_stage(attention.ring, stage);
 }
 

@@ -116,7 +116,7 @@ class ProgramBuilder {
   int share_numbers_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
-  bool has_attention_ = false;
+  int attention_count_ = 0;
   int slot_bytes_needed_ = 2 * tile_layout(DType::Q8_0).tile_bytes;  // an octet of blocks at least
 };
 
@@ -338,6 +338,7 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
   op.kind = ProgramOpKind::attention;
   ProgramAttention& own = op.attention;
   own = program_attention(rotate, attention);
+  own.turn = attention_count_++ % kPartialTurns;
   own.q = read(rotate.q.address(), q_width, false);
   own.k = read(rotate.k.address(), kv_width, false);
   own.v = read(rotate.v.address(), kv_width, false);
@@ -346,7 +347,6 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
   own.output =
       write(attention.out.address(), q_width, 0, head_dim % kBlockWidth == 0 ? Handover::blocks : Handover::values);
   write(rotate.q.address(), q_width, 1, Handover::none);
-  has_attention_ = true;
   slot_bytes_needed_ = std::max(slot_bytes_needed_, attention_slot_bytes(head_dim));
   return true;
 }
@@ -358,7 +358,7 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   const int vector = std::max(octet_count(widest_) * kOctetWidth, normed_quants + widest_normed_ * 4);
   // Attention uses the vector's place.
   const int area =
-      (std::max(scales * (sums ? 2 : 1) + vector, has_attention_ ? kAttentionAreaBytes : 0) + 127) / 128 * 128;
+      (std::max(scales * (sums ? 2 : 1) + vector, attention_count_ > 0 ? kAttentionAreaBytes : 0) + 127) / 128 * 128;
   constexpr int kReduce = kVectorThreads / 2 * 4;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
   const int shares = (share_numbers_ + 1) / 2 * 2 * static_cast<int>(sizeof(int));  // barriers follow

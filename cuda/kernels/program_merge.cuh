@@ -12,13 +12,16 @@
 namespace genai::cuda {
 
 inline constexpr int kMergeBatch = 32;  // chunks
-inline constexpr int kBatchesAhead = 3;
+inline constexpr int kBatchesAhead = 6;
 inline constexpr int kWeightBatches = 2;  // whose weights are computed at once
 inline constexpr int kWeightGroup = kWeightBatches * kMergeBatch;
+inline constexpr int kStagedChunks = 256;  // whose sums are brought at once
 inline constexpr int kLoadingWarps = 4;
 inline constexpr int kMergingWarps = kLoadingWarps + 2;
-inline constexpr int kLoadedChunks = kMergeBatch / kLoadingWarps;  // of a batch, by one warp
-inline constexpr int kAddedChunks = 16;                            // by straight code
+inline constexpr int kLaneDims = 4;                                      // by one load
+inline constexpr int kLoadChunks = kWarpLanes * kLaneDims / kSliceDims;  // by one load of a warp
+inline constexpr int kBatchLoads = kMergeBatch / kLoadingWarps / kLoadChunks;
+inline constexpr int kAddedChunks = 16;  // by straight code
 inline constexpr int kProgramHalves = kProgramGroups / 2;
 inline constexpr int kHalfWarps = 2 * kProgramGroupWarps;
 static_assert(kSliceDims == kWarpLanes && kMergingWarps <= kHalfWarps);
@@ -36,34 +39,41 @@ __device__ __forceinline__ void merging_barrier(int half) {
 struct MergePlaces {
   float* outputs;   // [2][kMergeBatch][kSliceDims]
   float4* weights;  // [2][kWeightGroup]
+  ChunkSum* sums;   // [kStagedChunks]
   int half;
   static constexpr int kHalfBytes = 2 * kGroupAreaBytes;
   static constexpr int kWeights = 2 * kMergeBatch * kSliceDims * 4;
-  static_assert(kWeights + 2 * kWeightGroup * 16 <= kHalfBytes);
+  static constexpr int kSums = kWeights + 2 * kWeightGroup * 16;
+  static_assert(kSums + kStagedChunks * 8 <= kHalfBytes);
 
   __device__ __forceinline__ MergePlaces(unsigned char* area, int of_half)
       : outputs(reinterpret_cast<float*>(area + of_half * kHalfBytes)),
         weights(reinterpret_cast<float4*>(area + of_half * kHalfBytes + kWeights)),
+        sums(reinterpret_cast<ChunkSum*>(area + of_half * kHalfBytes + kSums)),
         half(of_half) {}
 };
 
 __device__ __forceinline__ int merge_batches(int chunk_count) { return (chunk_count + kMergeBatch - 1) / kMergeBatch; }
 
-// oc of all chunks at the lane's dimension; the first one of the warp lies at `source`. Only `active` lanes have one.
-__device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_count, int first_chunk, bool active,
-                                              unsigned tag, const MergePlaces& places) {
-  CellWord ahead[kBatchesAhead][kLoadedChunks];
-  const auto ask = [&](int batch, CellWord(&words)[kLoadedChunks]) {
-    const int left = active ? chunk_count - first_chunk - batch * kMergeBatch : 0;
+// oc of all chunks, of which the first lies at `source`; `dims` of the slice exist.
+__device__ __forceinline__ void bring_outputs(unsigned* source, int chunk_count, int dims, const MergePlaces& places) {
+  constexpr int kDimLanes = kSliceDims / kLaneDims;
+  const int dim = own_lane() % kDimLanes * kLaneDims;
+  const int chunk = (own_warp() % kHalfWarps - 2) * kBatchLoads * kLoadChunks + own_lane() / kDimLanes;  // of a batch
+  unsigned* own = source + chunk * kSliceDims + dim;
+  float* place = places.outputs + chunk * kSliceDims + dim;
+  const int own_count = dim < dims ? chunk_count - chunk : 0;
+  const auto offset = [](int batch, int load) { return batch * kMergeBatch + load * kLoadChunks; };  // chunks
+  uint4 ahead[kBatchesAhead][kBatchLoads];
+  const auto ask = [&](int batch, uint4(&fours)[kBatchLoads]) {
 #pragma unroll
-    for (int k = 0; k < kLoadedChunks; ++k) {
-      words[k] = cell_word(0.0f, tag);
-      look_again(words[k], source + (batch * kMergeBatch + k) * kSliceDims, k < left);
+    for (int load = 0; load < kBatchLoads; ++load) {
+      fours[load] = make_uint4(kZeroWord, kZeroWord, kZeroWord, kZeroWord);
+      look_at_four(fours[load], own + offset(batch, load) * kSliceDims, offset(batch, load) < own_count);
     }
   };
 #pragma unroll
   for (int i = 0; i < kBatchesAhead; ++i) ask(i, ahead[i]);
-  float* place = places.outputs + first_chunk * kSliceDims + own_lane();
   const int batches = merge_batches(chunk_count);
 #pragma unroll 1
   for (int first = 0; first < batches; first += kBatchesAhead) {
@@ -75,46 +85,63 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
       do {
         missing = false;
 #pragma unroll
-        for (int k = 0; k < kLoadedChunks; ++k) {
-          const bool again = tag_of(ahead[i][k]) != tag;
+        for (int load = 0; load < kBatchLoads; ++load) {
+          const bool again = !has_all(ahead[i][load]);
           missing |= again;
-          look_again(ahead[i][k], source + (batch * kMergeBatch + k) * kSliceDims, again);
+          look_at_four(ahead[i][load], own + offset(batch, load) * kSliceDims, again);
         }
       } while (missing);
 #pragma unroll
-      for (int k = 0; k < kLoadedChunks; ++k) place[(batch % 2 * kMergeBatch + k) * kSliceDims] = value_of(ahead[i][k]);
-      if (batch + kBatchesAhead < batches) ask(batch + kBatchesAhead, ahead[i]);
+      for (int load = 0; load < kBatchLoads; ++load) {
+        *reinterpret_cast<float4*>(place + offset(batch % 2, load) * kSliceDims) = four_values(ahead[i][load]);
+        if (offset(batch, load) < own_count)
+          store_four(own + offset(batch, load) * kSliceDims, make_uint4(kNoWord, kNoWord, kNoWord, kNoWord));
+      }
+      ask(batch + kBatchesAhead, ahead[i]);
       merging_barrier(places.half);
     }
   }
 }
 
-// The weights of all chunks, a group of them before its first batch.
-__device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count, unsigned tag,
-                                              const MergePlaces& places) {
-  constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
-  const int own_first = own_lane() * kCount;
+// The weights of all chunks, a group of them before its first batch. The first chunk's sum lies at `source`.
+__device__ __forceinline__ void bring_weights(unsigned* source, int chunk_count, const MergePlaces& places) {
+  constexpr int kAhead = kStagedChunks / kWarpLanes;
+  const int lane = own_lane();
+  unsigned* own = source + lane * kSumWords;
+  const auto offset = [](int index) { return index * kWarpLanes; };  // chunks
   const float lowest = bits_float(0xff800000u);
-  SumWords ahead[kCount];
+  uint2 ahead[kAhead];
   const auto ask = [&](int first) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int chunk = first + own_first + i;
-      ahead[i] = {cell_word(lowest, tag), cell_word(0.0f, tag)};
-      ahead[i].look_again(sums + chunk * kSumCells, chunk < chunk_count);
+    for (int i = 0; i < kAhead; ++i) {
+      ahead[i] = make_uint2(float_bits(lowest) ^ kTurn, kZeroWord);
+      look_at_two(ahead[i], own + (first + offset(i)) * kSumWords, first + offset(i) + lane < chunk_count);
     }
+  };
+  const auto stage = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (first + offset(i) >= chunk_count) break;
+      unsigned* at = own + (first + offset(i)) * kSumWords;
+      while (!has_all(ahead[i])) look_at_two(ahead[i], at, true);
+      places.sums[offset(i) + lane] = {word_value(ahead[i].x), word_value(ahead[i].y)};
+      if (first + offset(i) + lane < chunk_count) store_two(at, make_uint2(kNoWord, kNoWord));
+    }
+    __syncwarp();
+    ask(first + kStagedChunks);
   };
   float before = lowest;
   const auto weigh = [&](int first) {
+    constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
+    if (first % kStagedChunks == 0) stage(first);
     ChunkSum own_sums[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      while (!ahead[i].have(tag)) ahead[i].look_again(sums + (first + own_first + i) * kSumCells, true);
-      own_sums[i] = ahead[i].sum();
+      own_sums[i] = {lowest, 0.0f};
+      if (first + lane * kCount + i < chunk_count) own_sums[i] = places.sums[first % kStagedChunks + lane * kCount + i];
     }
-    __syncwarp();
     merge_weights(own_sums, before, places.weights + first / kWeightGroup % 2 * kWeightGroup);
-    ask(first + kWeightGroup);
+    __syncwarp();
   };
   ask(0);
   weigh(0);
@@ -150,29 +177,26 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
   const int lane = own_lane();
   const int head_dim = op.cache.head_dim;
   const MergePlaces places(step.area, half);
-  const ChunkCells cells(op, step.handover);
+  const ChunkWords words(op, step.handover);
   const int chunk_count = chunk_span(step.row.position, op.window).count;
-  const unsigned tag = step.tag();
-  const int item_count = op.head_count * cells.slices;
+  const int item_count = op.head_count * words.slices;
   half_barrier(half);  // both groups have left the area
   if (warp >= kMergingWarps) return;
   // The last half has had the fewest items of attend().
   int item = static_cast<int>(blockIdx.x) + (kProgramHalves - 1 - half) * static_cast<int>(gridDim.x);
 #pragma unroll 1
   for (; item < item_count; item += kProgramHalves * static_cast<int>(gridDim.x)) {
-    const int head = item / cells.slices;
-    const int slice = item - head * cells.slices;
+    const int head = item / words.slices;
+    const int slice = item - head * words.slices;
     const int dim = slice * kSliceDims + lane;
     if (warp == 0) {
       const float out = add_chunks(chunk_count, places);
       if (op.output.quantized_width != 0) hand_over_block(op.output, step.words(), item, out);
       if (dim < head_dim) store_output(op.output, step.words(), op.out, head * head_dim + dim, out);
     } else if (warp == 1) {
-      bring_weights(cells.sum(head, 0), chunk_count, tag, places);
+      bring_weights(words.sum(head, slice, 0), chunk_count, places);
     } else {
-      const int first_chunk = (warp - 2) * kLoadedChunks;
-      bring_outputs(cells.output(head, slice, first_chunk) + lane, chunk_count, first_chunk, dim < head_dim, tag,
-                    places);
+      bring_outputs(words.output(head, slice, 0), chunk_count, head_dim - slice * kSliceDims, places);
     }
     merging_barrier(half);  // the next item's first batch may take the place of this one's last
   }

@@ -1,5 +1,7 @@
-// program_partials.cuh - the cells by which chunks of positions hand over what they leave behind: first oc, in the
-// order [head][slice][chunk][kSliceDims], then (mc, lc), [head][chunk]. Chunks count as in ChunkSpan.
+// program_partials.cuh - the words by which chunks of positions hand over what they leave behind: oc, in the order
+// [head][slice][chunk][kSliceDims], then (mc, lc), [head][slice][chunk], as often as there are slices, so that every
+// word has one reader, who clears it. Chunks count as in ChunkSpan. Attentions take two such places in turn: a word is
+// written again two of them after it was cleared. Between programs all of it is zero, whatever its layout is.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -9,56 +11,48 @@
 
 namespace genai::cuda {
 
-inline constexpr int kSumCells = 2;
+inline constexpr int kPartialTurns = 2;
+inline constexpr int kSumWords = 2;
 
-inline std::int64_t partial_cells(int head_count, int head_dim, int chunk_capacity) {
-  return static_cast<std::int64_t>(head_count) * chunk_capacity * (slice_count(head_dim) * kSliceDims + kSumCells);
+// Of one turn.
+__host__ __device__ constexpr std::int64_t partial_words(int head_count, int head_dim, int chunk_capacity) {
+  return static_cast<std::int64_t>(head_count) * slice_count(head_dim) * chunk_capacity * (kSliceDims + kSumWords);
 }
 
 // Computed where it is needed: kept, it would take registers from sums.
-struct ChunkCells {
-  Cell* outputs;
-  Cell* sums;
+struct ChunkWords {
+  unsigned* outputs;
+  unsigned* sums;
   int slices;
   int capacity;
 
-  __device__ __forceinline__ ChunkCells(const ProgramAttention& op, const HandoverMemory& handover)
+  __device__ __forceinline__ ChunkWords(const ProgramAttention& op, const HandoverMemory& handover)
       : slices(slice_count(op.cache.head_dim)), capacity(keep(op.chunk_capacity)) {
-    outputs = handover.partials() + op.partials;
+    outputs = handover.partials() + op.turn * partial_words(op.head_count, op.cache.head_dim, op.chunk_capacity);
     sums = outputs + static_cast<std::int64_t>(op.head_count) * slices * capacity * kSliceDims;
   }
-  __device__ __forceinline__ Cell* output(int head, int slice, int chunk) const {
-    return outputs + (static_cast<std::int64_t>(head * slices + slice) * capacity + chunk) * kSliceDims;
+  __device__ __forceinline__ unsigned* output(int head, int slice, int chunk) const {
+    return outputs + place(head, slice, chunk) * kSliceDims;
   }
-  __device__ __forceinline__ Cell* sum(int head, int chunk) const {
-    return sums + (static_cast<std::int64_t>(head) * capacity + chunk) * kSumCells;
+  __device__ __forceinline__ unsigned* sum(int head, int slice, int chunk) const {
+    return sums + place(head, slice, chunk) * kSumWords;
+  }
+
+ private:
+  __device__ __forceinline__ std::int64_t place(int head, int slice, int chunk) const {
+    return static_cast<std::int64_t>(head * slices + slice) * capacity + chunk;
   }
 };
 
-// Two neighbours by one store, each in one access; the first at an address that is a multiple of 16.
-__device__ __forceinline__ void publish_pair(Cell* cells, float first, float second, unsigned tag) {
-  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(cells), "l"(cell_word(first, tag)),
-               "l"(cell_word(second, tag))
-               : "memory");
+// Four neighbours by one store, the first at an address that is a multiple of 16.
+__device__ __forceinline__ void hand_over_four(unsigned* at, const float4& values) {
+  store_four(at, make_uint4(float_bits(values.x) ^ kTurn, float_bits(values.y) ^ kTurn, float_bits(values.z) ^ kTurn,
+                            float_bits(values.w) ^ kTurn));
 }
 
-// A chunk's (mc, lc) as they are read.
-struct SumWords {
-  CellWord highest;
-  CellWord total;
-
-  __device__ __forceinline__ bool have(unsigned tag) const { return tag_of(highest) == tag && tag_of(total) == tag; }
-  __device__ __forceinline__ ChunkSum sum() const { return {value_of(highest), value_of(total)}; }
-  // Where `wanted`, without a branch.
-  __device__ __forceinline__ void look_again(const Cell* cells, bool wanted) {
-    asm volatile(
-        "{\n .reg .pred wanted;\n"
-        " setp.ne.u32 wanted, %3, 0;\n"
-        " @wanted ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];\n}"
-        : "+l"(highest), "+l"(total)
-        : "l"(cells), "r"(static_cast<unsigned>(wanted))
-        : "memory");
-  }
-};
+// A chunk's (mc, lc).
+__device__ __forceinline__ void hand_over_sum(unsigned* at, const ChunkSum& sum) {
+  store_two(at, make_uint2(float_bits(sum.highest) ^ kTurn, float_bits(sum.total) ^ kTurn));
+}
 
 }  // namespace genai::cuda
