@@ -36,8 +36,8 @@ inline constexpr int kProgramThreads = (kCopyingWarp + 1) * 32;
 struct ProgramOutput {
   int words;            // index of its first word; negative: not handed over
   int before;           // of the last generation, which is cleared; negative: there is none
-  int quantized_width;  // not 0: so many elements, handed over as int8 (program_quants.cuh)
-  bool stores;          // this is the last one, which must be in memory in the end
+  unsigned quantized_width : 31;  // not 0: so many elements, handed over as int8 (program_quants.cuh)
+  bool stores : 1;                // this is the last one, which must be in memory in the end
 };
 
 // One element of it, which `out` is in memory. Blocks of int8 are handed over for themselves.

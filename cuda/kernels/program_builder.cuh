@@ -207,7 +207,7 @@ inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int
 
 inline void ProgramBuilder::quantize_handovers() {
   const auto quantize = [](const Vector& vector, ProgramOutput& output) {
-    if (vector.has(output.words)) output.quantized_width = vector.width;
+    if (vector.has(output.words)) output.quantized_width = static_cast<unsigned>(vector.width);
   };
   for (const Vector& vector : vectors_) {
     if (!vector.quantized || vector.first_place < 0) continue;

@@ -63,7 +63,7 @@ class BlockGatherer {
   __device__ __forceinline__ void look(const ProgramOutput& vector, const unsigned* words) {
     const int place = end_ / kBlockWidth * kBlockWidth + own_lane();
     const bool wanted = place >= end_ && end_ % kBlockWidth != 0 && end_ / kBlockWidth >= block_;
-    look_at_word(rest_, words + QuantizedWords(vector.words, vector.quantized_width).values + place,
+    look_at_word(rest_, words + QuantizedWords(vector.words, static_cast<int>(vector.quantized_width)).values + place,
                  wanted && rest_ == kNoWord);
   }
 
@@ -76,7 +76,7 @@ class BlockGatherer {
     const float own = __shfl_sync(kFullWarp, value, 2 * distance % kWarpLanes);
     const bool exists = distance < count;
     if (exists && place < block_ * kBlockWidth)
-      store_next(vector, words, QuantizedWords(vector.words, vector.quantized_width).values + place,
+      store_next(vector, words, QuantizedWords(vector.words, static_cast<int>(vector.quantized_width)).values + place,
                  float_bits(own) ^ kTurn);
     if (exists && place / kBlockWidth == block_) value_ = own;
     if (first + count < (block_ + 1) * kBlockWidth) return;

@@ -45,7 +45,7 @@ __device__ __forceinline__ void hand_over_block(const ProgramOutput& vector, uns
   unsigned four = static_cast<unsigned>(quant) & 0xffu;
   four |= __shfl_down_sync(kFullWarp, four, 1) << 8;
   four |= __shfl_down_sync(kFullWarp, four, 2) << 16;
-  const QuantizedWords at(vector.words, vector.quantized_width);
+  const QuantizedWords at(vector.words, static_cast<int>(vector.quantized_width));
   // Lanes 0, 4, ... have four quants, lane 1 the scale, lane 2 the sum.
   const int quad = lane / 4;
   if (lane % 4 == 0)
