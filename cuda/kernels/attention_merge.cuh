@@ -43,13 +43,19 @@ struct MergeState {
   }
 };
 
+// A whole batch.
+template <int kChunks>
+__device__ __forceinline__ void merge_batch(MergeState& state, const float (&outputs)[kChunks], const float4* weights) {
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) state.add(outputs[k], weights[k]);
+}
+
 // The first `count` of a batch.
 template <int kChunks>
 __device__ __forceinline__ void merge_batch(MergeState& state, const float (&outputs)[kChunks], const float4* weights,
                                             int count) {
   if (count >= kChunks) {
-#pragma unroll
-    for (int k = 0; k < kChunks; ++k) state.add(outputs[k], weights[k]);
+    merge_batch(state, outputs, weights);
   } else {
 #pragma unroll
     for (int k = 0; k < kChunks; ++k)

@@ -34,8 +34,8 @@ inline constexpr int kProgramThreads = (kCopyingWarp + 1) * 32;
 
 // A vector that an operation writes.
 struct ProgramOutput {
-  int words;            // index of its first word; negative: not handed over
-  int before;           // of the last generation, which is cleared; negative: there is none
+  int words;                      // index of its first word; negative: not handed over
+  int before;                     // of the last generation, which is cleared; negative: there is none
   unsigned quantized_width : 31;  // not 0: so many elements, handed over as int8 (program_quants.cuh)
   bool stores : 1;                // this is the last one, which must be in memory in the end
 };

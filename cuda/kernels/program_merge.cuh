@@ -130,43 +130,47 @@ __device__ __forceinline__ void bring_weights(unsigned* source, int chunk_count,
     __syncwarp();
     ask(first + kStagedChunks);
   };
+  ask(0);
   float before = lowest;
-  const auto weigh = [&](int first) {
+  // A first round without a chunk, so that the code is there when it is needed.
+#pragma unroll 1
+  for (int first = -kWeightGroup; first < chunk_count; first += kWeightGroup) {
     constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
-    if (first % kStagedChunks == 0) stage(first);
+    const bool rehearses = first < 0;
+    if (!rehearses && first % kStagedChunks == 0) stage(first);
     ChunkSum own_sums[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       own_sums[i] = {lowest, 0.0f};
-      if (first + lane * kCount + i < chunk_count) own_sums[i] = places.sums[first % kStagedChunks + lane * kCount + i];
+      if (!rehearses && first + lane * kCount + i < chunk_count)
+        own_sums[i] = places.sums[first % kStagedChunks + lane * kCount + i];
     }
-    merge_weights(own_sums, before, places.weights + first / kWeightGroup % 2 * kWeightGroup);
-    __syncwarp();
-  };
-  ask(0);
-  weigh(0);
-  const int batches = merge_batches(chunk_count);
-#pragma unroll 1
-  for (int batch = 0; batch < batches; ++batch) {
+    merge_weights(own_sums, before, places.weights + (first / kWeightGroup & 1) * kWeightGroup);
+    if (rehearses) continue;
+    // The place of the next group's weights is free once this group's first batch has begun.
+    if (first > 0) merging_barrier(places.half);
     merging_barrier(places.half);
-    // The place of the next group's weights is free, since this group's have begun.
-    const int next = (batch / kWeightBatches + 1) * kWeightGroup;
-    if (batch % kWeightBatches == 0 && next < chunk_count) weigh(next);
   }
+  if (merge_batches(chunk_count) % kWeightBatches == 0) merging_barrier(places.half);
 }
 
-// The output at the lane's dimension.
-__device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& places) {
+// The output at the lane's dimension; `waits`: for the chunks to be there.
+__device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& places, bool waits) {
   const float* own = places.outputs + own_lane();
   MergeState state = {0.0f, 0.0f};
+  int first = 0;
 #pragma unroll 1
-  for (int first = 0; first < chunk_count; first += kAddedChunks) {
-    if (first % kMergeBatch == 0) merging_barrier(places.half);
+  for (; first + kAddedChunks <= chunk_count; first += kAddedChunks) {
+    if (waits && first % kMergeBatch == 0) merging_barrier(places.half);
     float outputs[kAddedChunks];
 #pragma unroll
     for (int k = 0; k < kAddedChunks; ++k) outputs[k] = own[(first % (2 * kMergeBatch) + k) * kSliceDims];
-    merge_batch(state, outputs, places.weights + first % (2 * kWeightGroup), chunk_count - first);
+    merge_batch(state, outputs, places.weights + first % (2 * kWeightGroup));
   }
+  if (waits && first < chunk_count && first % kMergeBatch == 0) merging_barrier(places.half);
+#pragma unroll 1
+  for (; first < chunk_count; ++first)
+    state.add(own[first % (2 * kMergeBatch) * kSliceDims], places.weights[first % (2 * kWeightGroup)]);
   return state.output * (1.0f / state.total);
 }
 
@@ -190,9 +194,14 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
     const int slice = item - head * words.slices;
     const int dim = slice * kSliceDims + lane;
     if (warp == 0) {
-      const float out = add_chunks(chunk_count, places);
-      if (op.output.quantized_width != 0) hand_over_block(op.output, step.words(), item, out);
-      if (dim < head_dim) store_output(op.output, step.words(), op.out, head * head_dim + dim, out);
+      // Once for nothing, so that the code is there when it is needed.
+#pragma unroll 1
+      for (int pass = item < kProgramHalves * static_cast<int>(gridDim.x) ? 0 : 1; pass < 2; ++pass) {
+        const bool counts = pass == 1;
+        const float out = add_chunks(counts ? chunk_count : kAddedChunks, places, counts);
+        if (op.output.quantized_width != 0) hand_over_block(op.output, step.words(), item, out, counts);
+        if (counts && dim < head_dim) store_output(op.output, step.words(), op.out, head * head_dim + dim, out);
+      }
     } else if (warp == 1) {
       bring_weights(words.sum(head, slice, 0), chunk_count, places);
     } else {
