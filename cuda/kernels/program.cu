@@ -118,7 +118,17 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
   }
 }
 
+// The block's part of the words of the last launch, which are those of the next. By one warp.
+__device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsigned launch) {
+  uint4* others = reinterpret_cast<uint4*>(handover.words(launch + 1));
+#pragma unroll 4
+  for (int i = static_cast<int>(blockIdx.x) * kWarpLanes + own_lane(); i < HandoverMemory::kRegionWords / 4;
+       i += static_cast<int>(gridDim.x) * kWarpLanes)
+    others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
+}
+
 __device__ __forceinline__ void finish_program(const RowProgram& program, unsigned char* shared, unsigned launch) {
+  clear_words(program.handover, launch);  // nothing is to be finished yet
   const ProgramExchange exchange = exchange_of(program, shared);
   unsigned* words = program.handover.words(launch);
   int round = 0;
@@ -155,11 +165,6 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   const unsigned launch = program.handover.launches()[blockIdx.x];
   if (warp == kFinishingWarp) return finish_program(program, shared, launch);
   consume_program<kFirst, kSecond>(program, shared, launch);
-  // The words of the last launch are those of the next.
-  uint4* others = reinterpret_cast<uint4*>(program.handover.words(launch + 1));
-  for (int i = static_cast<int>(blockIdx.x) * kConsumerThreads + static_cast<int>(threadIdx.x);
-       i < HandoverMemory::kRegionWords / 4; i += static_cast<int>(gridDim.x) * kConsumerThreads)
-    others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
   consumer_barrier();
   // Also for blocks that other launches have.
   const int own = static_cast<int>(blockIdx.x + threadIdx.x * gridDim.x);
