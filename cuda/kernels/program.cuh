@@ -5,20 +5,20 @@
 // end: products, and attention with the rotation ahead of it. One warp of a block copies weights, keys and values into
 // a ring in shared memory in the order of the list and never waits for an operation to begin, so that the memory works
 // while vectors are handed over; sixteen warps consume, and one more finishes what they have added up. What an
-// operation writes and a later one of the same program reads is handed over from block to block (cells.cuh): no barrier
-// of the grid, no fence, no flag. Rows that host cores compute are asked for and handed over by the blocks in the same
-// way (program_host.cuh); one request is open at a time, since whoever publishes a tile of the next one has read what
-// was made of all answers to the last. No block can write a vector's next generation while another still reads the last
-// one: whoever reads a vector writes something that every block waits for before (program_builder.cuh). Nor can a block
-// come to a vector before its time and take an old generation for the one that it waits for: every block has a share of
-// every product, so that none is ahead of the others by more than one operation; where a product has few rows, there
-// are fewer blocks. All blocks must be there at the same time: at most one a multiprocessor, and nothing that waits for
-// them before them.
+// operation writes and a later one of the same program reads is handed over from block to block (handover.cuh): no
+// barrier of the grid, no fence, no flag. Rows that host cores compute are asked for and handed over by the blocks in
+// the same way (program_host.cuh); one request is open at a time, since whoever publishes a tile of the next one has
+// read what was made of all answers to the last. No block can write a vector's next generation while another still
+// reads the last one: whoever reads a vector writes something that every block waits for before (program_builder.cuh).
+// Nor can a block come to a vector before its time and take an old generation for the one that it waits for: every
+// block has a share of every product, so that none is ahead of the others by more than one operation; where a product
+// has few rows, there are fewer blocks. All blocks must be there at the same time: at most one a multiprocessor, and
+// nothing that waits for them before them.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/attention_split.cuh"
-#include "cuda/kernels/cells.cuh"
+#include "cuda/kernels/handover.cuh"
 #include "cuda/kernels/row_units.cuh"
 #include "cuda/kernels/weight_stream.cuh"
 #include "engine/device/kernels.h"

@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/attention_split.cuh"
-#include "cuda/kernels/cells.cuh"
+#include "cuda/kernels/handover.cuh"
 #include "cuda/kernels/program.cuh"
 
 namespace genai::cuda {

@@ -5,7 +5,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "cuda/kernels/cells.cuh"
+#include "cuda/kernels/handover.cuh"
 #include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/row_vector.cuh"
 
@@ -28,6 +28,8 @@ struct QuantizedWords {
         scales(quants + width / 4),
         sums(scales + width / kBlockWidth),
         values(sums + width / kBlockWidth) {}
+  __device__ __forceinline__ explicit QuantizedWords(const ProgramOutput& vector)
+      : QuantizedWords(vector.words, static_cast<int>(vector.quantized_width)) {}
 };
 
 // A word of the vector, and none where the last generation has it.
@@ -46,7 +48,7 @@ __device__ __forceinline__ void hand_over_block(const ProgramOutput& vector, uns
   unsigned four = static_cast<unsigned>(quant) & 0xffu;
   four |= __shfl_down_sync(kFullWarp, four, 1) << 8;
   four |= __shfl_down_sync(kFullWarp, four, 2) << 16;
-  const QuantizedWords at(vector.words, static_cast<int>(vector.quantized_width));
+  const QuantizedWords at(vector);
   // Lanes 0, 4, ... have four quants, lane 1 the scale, lane 2 the sum.
   const int quad = lane / 4;
   if (!publishes) return;

@@ -6,7 +6,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "cuda/kernels/cells.cuh"
+#include "cuda/kernels/handover.cuh"
 #include "cuda/kernels/program.cuh"
 #include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/row_vector.cuh"

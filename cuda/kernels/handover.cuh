@@ -1,4 +1,4 @@
-// cells.cuh - how blocks of a running kernel hand results to each other, without a fence or a flag.
+// handover.cuh - how blocks of a running kernel hand results to each other, without a fence or a flag.
 //
 // Values are handed over as words: the bits of a value, turned so that a word of zeros is none (no operation gives
 // that NaN). Readers ask again until what they see is there. A vector's generations take three places in turn: whoever
