@@ -20,6 +20,8 @@ struct HeadUnits {
   int heads_per_kv;
   int units_per_kv;
   int unit_heads;  // at most kMaxUnitHeads; the last unit of a key-value head may have fewer
+
+  bool operator==(const HeadUnits&) const = default;
 };
 
 __host__ __device__ constexpr HeadUnits head_units(int head_count, int kv_head_count) {

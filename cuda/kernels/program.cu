@@ -17,20 +17,19 @@
 namespace genai::cuda {
 namespace {
 
-// Of every product the block's share.
-__device__ __forceinline__ BlockShare share_of(const RowProgram& program, unsigned char* shared, const ProgramOp& op) {
-  return BlockShare(reinterpret_cast<int*>(shared + program.layout.shares) + op.product.share);
+// Of every kind of product the block's share.
+__device__ __forceinline__ BlockShare share_of(const RowProgram& program, unsigned char* shared,
+                                               const ProductKind& kind) {
+  return BlockShare(reinterpret_cast<int*>(shared + program.layout.shares) + kind.share);
 }
 
 // All of them, worked out before the first operation begins.
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void plan_program(const RowProgram& program, unsigned char* shared) {
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < program.op_count; i += kProgramThreads) {
-    const ProgramOp& op = program.ops[i];
-    if (op.kind == ProgramOpKind::product)
-      share_of(program, shared, op).plan<kFirst, kSecond>(op.product, program.unit_strips);
-  }
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread >= program.product_kind_count) return;
+  const ProductKind& kind = program.product_kinds[thread];
+  share_of(program, shared, kind).plan<kFirst, kSecond>(kind, program.unit_strips);
 }
 
 __device__ __forceinline__ ProgramRing ring_of(const RowProgram& program, unsigned char* shared) {
@@ -59,15 +58,16 @@ __device__ __forceinline__ void feed_program(const RowProgram& program, unsigned
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
-    if (op.kind == ProgramOpKind::product) {
-      feed_product<kFirst, kSecond>(op.product, share_of(program, shared, op), feeder);
+    if (op.type == ProgramOpKind::product) {
+      const ProgramProduct product = program.product(op);
+      feed_product<kFirst, kSecond>(product, share_of(program, shared, product.kind), feeder);
       continue;
     }
     if (row.position < 0) {
       wait_for_previous_grid();
       row = *program.rows;
     }
-    feed_attention(op.attention, row, program.window, feeder);
+    feed_attention(program.attention(op), row, program.window, feeder);
   }
 }
 
@@ -102,19 +102,21 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
-    if (op.kind == ProgramOpKind::product) {
+    if (op.type == ProgramOpKind::product) {
+      const ProgramProduct product = program.product(op);
       Consumer consumer = consumer_of(program, shared, progress);
-      consume_product<kFirst, kSecond>(op.product, share_of(program, shared, op), consumer);
+      consume_product<kFirst, kSecond>(product, share_of(program, shared, product.kind), consumer);
       progress.stage = consumer.stage;
       progress.round = consumer.round;
-      if (op.product.host_rows >= 0) wait_until_asked(op.product, consumer.exchange);
+      if (product.call.host_rows >= 0) wait_until_asked(product, consumer.exchange);
       continue;
     }
     const AttentionStep step = {program.handover, *program.rows, progress.launch, shared + program.layout.scales};
     consumer_barrier();  // the area is free
-    attend(op.attention, step, ring_of(program, shared), progress.stage);
-    progress.stage += attention_stages(op.attention, step.row);
-    merge_chunks(op.attention, step);
+    const ProgramAttention attention = program.attention(op);
+    attend(attention, step, ring_of(program, shared), progress.stage);
+    progress.stage += attention_stages(attention, step.row);
+    merge_chunks(attention, step);
   }
 }
 
@@ -135,11 +137,12 @@ __device__ __forceinline__ void finish_program(const RowProgram& program, unsign
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
-    if (op.kind != ProgramOpKind::product) continue;
-    const bool has_host_rows = op.product.host_rows >= 0;
-    if (has_host_rows) ask_for_rows(program, op.product, exchange, vector_of(program, shared));
-    finish_product(op.product, share_of(program, shared, op), exchange, words, round);
-    if (has_host_rows) take_rows(program, op.product, words);
+    if (op.type != ProgramOpKind::product) continue;
+    const ProgramProduct product = program.product(op);
+    const bool has_host_rows = product.call.host_rows >= 0;
+    if (has_host_rows) ask_for_rows(program, product, exchange, vector_of(program, shared));
+    finish_product(product, share_of(program, shared, product.kind), exchange, words, round);
+    if (has_host_rows) take_rows(program, product, words);
   }
 }
 

@@ -34,10 +34,10 @@ inline constexpr int kProgramThreads = (kCopyingWarp + 1) * 32;
 
 // A vector that an operation writes.
 struct ProgramOutput {
-  int words;                      // index of its first word; negative: not handed over
-  int before;                     // of the last generation, which is cleared; negative: there is none
-  unsigned quantized_width : 31;  // not 0: so many elements, handed over as int8 (program_quants.cuh)
-  bool stores : 1;                // this is the last one, which must be in memory in the end
+  int words;            // index of its first word; negative: not handed over
+  int before;           // of the last generation, which is cleared; negative: there is none
+  int quantized_width;  // not 0: so many elements, handed over as int8 (program_quants.cuh)
+  bool stores;          // this is the last one, which must be in memory in the end
 };
 
 // One element of it, which `out` is in memory. Blocks of int8 are handed over for themselves.
@@ -56,33 +56,46 @@ struct ProgramInput {
   bool quantized;
 };
 
-struct ProgramProduct {
-  int share;      // its place in the table of shares, BlockShare
-  int host_rows;  // in the table of those; negative: none
-  StreamShape shape;
-  UnitCut cut;  // of a strip of the type that takes the most bytes
-  ProgramOutput outputs[kMaxStreamOutputs];
-  ProgramInput input;
-  const float* norm_weight;  // null: none
+// An operation is told of in two parts, since what a launch can carry is little: what is the same in all layers, and
+// what is not.
+
+// Where a generation of an output lies, as in ProgramOutput.
+struct OutputPlace {
+  int words;
+  int before;
+};
+
+struct ProductKind {
+  int share;          // its place in the table of shares, BlockShare
+  StreamShape shape;  // without weights and biases
+  UnitCut cut;        // of a strip of the type that takes the most bytes
+  const float* input;
+  bool input_quantized;  // where it is handed over
+  int quantized_width;   // of the first output, where it is handed over
   float norm_epsilon;
   int cols;
   float soft_cap;
   Epilogue epilogue;
+
+  bool operator==(const ProductKind&) const = default;
+};
+
+struct ProductCall {
+  int host_rows;  // in the table of those; negative: none
+  int input_words;
+  const TileBytes* weights[kMaxStreamOutputs];
+  const float* biases[kMaxStreamOutputs];
+  const float* norm_weight;  // null: none
+  OutputPlace places[kMaxStreamOutputs];
+  unsigned stores;  // a bit for each output
 };
 
 // Rotation, attention over all chunks, and their merge.
-struct ProgramAttention {
-  ProgramInput q;
-  ProgramInput k;
-  ProgramInput v;
-  const float* q_norm;
-  const float* k_norm;
+struct AttentionKind {
   const float* table;
   float* q_out;  // rotated queries, where RotateArgs wants them
   float* out;
-  ProgramOutput output;  // `out`
-  bool stores_q;
-  int turn;  // where chunks leave something behind (program_partials.cuh)
+  bool quantizes;  // the output, where it is handed over
   float norm_epsilon;
   int rotated;
   bool interleaved;
@@ -94,21 +107,61 @@ struct ProgramAttention {
   int window;
   float soft_cap;
   int chunk_capacity;
-  CacheView cache;
+  CacheView cache;  // of layer 0
 
   // Where there are few chunks, fewer heads at a time give more blocks something to do.
   __device__ __forceinline__ const HeadUnits& units_of(bool small) const { return small ? small_units : units; }
+  bool operator==(const AttentionKind&) const = default;
+};
+
+struct AttentionCall {
+  int q_words;  // of what it reads
+  int k_words;
+  int v_words;
+  int turn;  // where chunks leave something behind (program_partials.cuh)
+  const float* q_norm;
+  const float* k_norm;
+  OutputPlace place;
+  bool stores;
+  bool stores_q;
+  std::int64_t layer_offset_bytes;  // CacheView
 };
 
 enum class ProgramOpKind : int { product, attention };
 
 struct ProgramOp {
-  ProgramOp() : kind(ProgramOpKind::product), product{} {}
-  ProgramOpKind kind;
+  ProgramOp() : type(ProgramOpKind::product), kind(0), product{} {}
+  ProgramOpKind type;
+  int kind;  // in the table of those of its type
   union {
-    ProgramProduct product;
-    ProgramAttention attention;
+    ProductCall product;
+    AttentionCall attention;
   };
+};
+
+// Both parts together, as a kernel sees them.
+struct ProgramProduct {
+  const ProductKind& kind;
+  const ProductCall& call;
+
+  __device__ __forceinline__ ProgramInput input() const {
+    return {kind.input, call.input_words, kind.input_quantized && call.input_words >= 0};
+  }
+  __device__ __forceinline__ ProgramOutput output(int index) const {
+    const OutputPlace& place = call.places[index];
+    return {place.words, place.before, place.words >= 0 && index == 0 ? kind.quantized_width : 0,
+            (call.stores >> index & 1) != 0};
+  }
+};
+
+struct ProgramAttention {
+  const AttentionKind& kind;
+  const AttentionCall& call;
+
+  __device__ __forceinline__ ProgramOutput output() const {
+    return {call.place.words, call.place.before,
+            kind.quantizes && call.place.words >= 0 ? kind.head_count * kind.cache.head_dim : 0, call.stores};
+  }
 };
 
 // Offsets in dynamic shared memory. The ring is at 0.
@@ -120,7 +173,7 @@ struct ProgramLayout {
   int staged;    // floats of a row that has a norm, behind its quants
   int reduce;    // the norm's partial sums
   int exchange;  // ProgramExchange
-  int shares;    // [operation] BlockShare
+  int shares;    // [kind of product] BlockShare
   int barriers;
   int total;
 };
@@ -144,8 +197,12 @@ struct ProgramHost {
 };
 
 inline constexpr int kProgramParameterBytes = 32 * 1024 - 4;  // that a launch can carry
+inline constexpr int kMaxProductKinds = 12;
+inline constexpr int kMaxAttentionKinds = 4;
 inline constexpr int kMaxProgramOps =
-    (kProgramParameterBytes - 144 - kMaxProgramHostRows * static_cast<int>(sizeof(ProgramHostRows))) /
+    (kProgramParameterBytes - 160 - kMaxProgramHostRows * static_cast<int>(sizeof(ProgramHostRows)) -
+     kMaxProductKinds * static_cast<int>(sizeof(ProductKind)) -
+     kMaxAttentionKinds * static_cast<int>(sizeof(AttentionKind))) /
     static_cast<int>(sizeof(ProgramOp));
 
 struct RowProgram {
@@ -156,9 +213,20 @@ struct RowProgram {
   int window;  // stages on their way at once
   int block_count;
   int op_count;
+  int product_kind_count;
+  int attention_kind_count;
   ProgramHost host;
   ProgramHostRows host_rows[kMaxProgramHostRows];
+  ProductKind product_kinds[kMaxProductKinds];
+  AttentionKind attention_kinds[kMaxAttentionKinds];
   ProgramOp ops[kMaxProgramOps];
+
+  __device__ __forceinline__ ProgramProduct product(const ProgramOp& op) const {
+    return {product_kinds[op.kind], op.product};
+  }
+  __device__ __forceinline__ ProgramAttention attention(const ProgramOp& op) const {
+    return {attention_kinds[op.kind], op.attention};
+  }
 };
 static_assert(sizeof(RowProgram) <= kProgramParameterBytes);
 

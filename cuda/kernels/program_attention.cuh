@@ -33,7 +33,16 @@ static_assert(kGroupThreads == kProgramGroupThreads && 2 * kMaxProgramHeadDim <=
 // The calls that one operation serves together. Queries, keys and values must be handed over; which words are read and
 // written is left to the caller.
 bool program_attention_serves(const RotateArgs& rotate, const AttentionArgs& attention);
-ProgramAttention program_attention(const RotateArgs& rotate, const AttentionArgs& attention);
+AttentionKind attention_kind(const RotateArgs& rotate, const AttentionArgs& attention);
+AttentionCall attention_call(const RotateArgs& rotate);
+
+// Where a head of the layer lies.
+__device__ __forceinline__ CacheHead<std::uint16_t> program_cache_head(const ProgramAttention& op, int sequence,
+                                                                       int chunk, int kv_head) {
+  CacheView cache = op.kind.cache;
+  cache.layer_offset_bytes = op.call.layer_offset_bytes;
+  return cache_head<std::uint16_t>(cache, sequence, chunk, kv_head);
+}
 
 // A slot of the ring must hold the keys, or the values, of a chunk.
 constexpr int attention_slot_bytes(int head_dim) { return kChunkPositions * head_dim * 2; }
@@ -61,9 +70,9 @@ struct AttentionItems {
   int count;
 
   __device__ __forceinline__ AttentionItems(const ProgramAttention& op, const StepRow& row)
-      : span(chunk_span(row.position, op.window)), small(span.count <= op.most_small_chunks) {
-    const int units_per_kv = op.units_of(small).units_per_kv;
-    const unsigned all = static_cast<unsigned>(op.cache.kv_head_count * units_per_kv * span.count);
+      : span(chunk_span(row.position, op.kind.window)), small(span.count <= op.kind.most_small_chunks) {
+    const int units_per_kv = op.kind.units_of(small).units_per_kv;
+    const unsigned all = static_cast<unsigned>(op.kind.cache.kv_head_count * units_per_kv * span.count);
     first = first_item(all, blockIdx.x);
     count = first_item(all, blockIdx.x + 1) - first;
   }
@@ -90,11 +99,11 @@ __device__ __forceinline__ int attention_stages(const ProgramAttention& op, cons
 __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const StepRow& row, int product_window,
                                                RingFeeder& feeder) {
   const AttentionItems items(op, row);
-  const unsigned bytes = static_cast<unsigned>(kChunkPositions * op.cache.head_dim * 2);
+  const unsigned bytes = static_cast<unsigned>(kChunkPositions * op.kind.cache.head_dim * 2);
   const auto place = [&](AttentionItem& item) {  // of the item, which becomes the next one
     const CacheHead<std::uint16_t> cache =
-        cache_head<std::uint16_t>(op.cache, row.sequence, items.span.first_chunk + item.chunk,
-                                  unit_at(op.units_of(items.small), item.unit).kv_head);
+        program_cache_head(op, row.sequence, items.span.first_chunk + item.chunk,
+                           unit_at(op.kind.units_of(items.small), item.unit).kv_head);
     if (++item.chunk == items.span.count) item = {item.unit + 1, 0};
     return cache;
   };
@@ -123,15 +132,15 @@ __device__ __forceinline__ void put_own_position(const ProgramAttention& op, con
                                                  const ProgramRing& ring, OwnPart part, int stage, int kv_head,
                                                  bool stores, float* staged) {
   const bool is_key = part == OwnPart::key;
-  const int head_dim = op.cache.head_dim;
+  const int head_dim = op.kind.cache.head_dim;
   const int slot = step.row.position % kChunkPositions;
-  const HeadTurn turn(op, is_key ? op.k_norm : nullptr, step.row.position);
-  const ProgramInput input = is_key ? op.k : op.v;
-  take_heads<1>(step.words() + input.words, kv_head * head_dim, 0, 1, head_dim, staged, 0);
+  const HeadTurn turn(op, is_key ? op.call.k_norm : nullptr, step.row.position);
+  take_heads<1>(step.words() + (is_key ? op.call.k_words : op.call.v_words), kv_head * head_dim, 0, 1, head_dim, staged,
+                0);
   if (is_key) turn(op, staged);
   __syncwarp();
   const CacheHead<std::uint16_t> cache =
-      cache_head<std::uint16_t>(op.cache, step.row.sequence, step.row.position / kChunkPositions, kv_head);
+      program_cache_head(op, step.row.sequence, step.row.position / kChunkPositions, kv_head);
   std::uint16_t* global = is_key ? cache.keys : cache.values;
   std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage));
   ring.wait_full(stage);
@@ -150,12 +159,12 @@ template <int kHeads>
 __device__ __forceinline__ void turn_queries(const ProgramAttention& op, const AttentionStep& step, const Unit& unit,
                                              int warp, float* queries) {
   constexpr int kRounds = (kHeads + kGroupWarps - 1) / kGroupWarps;
-  const int stride = kGroupWarps * op.cache.head_dim;
+  const int stride = kGroupWarps * op.kind.cache.head_dim;
   const int count = (unit.head_count - warp + kGroupWarps - 1) / kGroupWarps;
-  const HeadTurn turn(op, op.q_norm, step.row.position);
-  float* own = queries + warp * op.cache.head_dim;
-  take_heads<kRounds>(step.words() + op.q.words, (unit.first_head + warp) * op.cache.head_dim, stride, count,
-                      op.cache.head_dim, own, stride);
+  const HeadTurn turn(op, op.call.q_norm, step.row.position);
+  float* own = queries + warp * op.kind.cache.head_dim;
+  take_heads<kRounds>(step.words() + op.call.q_words, (unit.first_head + warp) * op.kind.cache.head_dim, stride, count,
+                      op.kind.cache.head_dim, own, stride);
 #pragma unroll 1
   for (int round = 0; round < count; ++round) turn(op, own + round * stride);
 }
@@ -179,8 +188,8 @@ struct Attention {
   const ProgramRing& ring;
   bool small;  // units
 
-  __device__ __forceinline__ ChunkSpan span() const { return chunk_span(keep(step.row.position), op.window); }
-  __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.units_of(small), keep(index)); }
+  __device__ __forceinline__ ChunkSpan span() const { return chunk_span(keep(step.row.position), op.kind.window); }
+  __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.kind.units_of(small), keep(index)); }
   __device__ __forceinline__ ChunkWords words() const { return ChunkWords(op, step.handover); }
   __device__ __forceinline__ void barrier() const { program_group_barrier(ConsumerThread().group); }
   __device__ __forceinline__ float* queries() const {
@@ -207,15 +216,15 @@ __device__ __forceinline__ void begin_item(const Attention& attention, const Att
     const bool is_key = own.warp == kKeyWarp;
     put_own_position(op, attention.step, attention.ring, is_key ? OwnPart::key : OwnPart::value,
                      is_key ? keys_stage : values_stage, unit.kv_head,
-                     unit.first_head == unit.kv_head * op.units.heads_per_kv,
+                     unit.first_head == unit.kv_head * op.kind.units.heads_per_kv,
                      attention.weights() + (is_key ? 0 : kMaxProgramHeadDim));
   }
   float* queries = attention.queries();
   if (begins_unit) turn_queries<kHeads>(op, attention.step, unit, own.warp, queries);
   attention.barrier();
-  if (!has_own || !op.stores_q) return;
-  const int elements = unit.head_count * op.cache.head_dim;
-  float* out = op.q_out + unit.first_head * op.cache.head_dim;
+  if (!has_own || !op.call.stores_q) return;
+  const int elements = unit.head_count * op.kind.cache.head_dim;
+  float* out = op.kind.q_out + unit.first_head * op.kind.cache.head_dim;
   for (int i = own.warp * kWarpLanes + own.lane; i < elements; i += kGroupThreads) out[i] = queries[i];
 }
 
@@ -225,8 +234,8 @@ __device__ __forceinline__ void weigh_scores(const Attention& attention, const A
   const GroupThread own = ConsumerThread().own;
   if (2 * own.warp >= kHeads) return;
   const ChunkSpan span = attention.span();
-  const ChunkSum sum = soften<kHeads>(own, attention.op.scale, attention.op.soft_cap, span.first_in(item.chunk),
-                                      span.last_in(item.chunk), attention.weights());
+  const ChunkSum sum = soften<kHeads>(own, attention.op.kind.scale, attention.op.kind.soft_cap,
+                                      span.first_in(item.chunk), span.last_in(item.chunk), attention.weights());
   const int head = 2 * own.warp + own.lane / 16;
   const Unit unit = attention.unit(item.unit);
   const ChunkWords words = attention.words();
@@ -239,7 +248,7 @@ __device__ __forceinline__ void weigh_scores(const Attention& attention, const A
 template <int kHeads>
 __device__ __forceinline__ void weigh_values(const Attention& attention, const AttentionItem& item, int stage) {
   constexpr int kDims = kMaxProgramHeadDim / kWarpLanes;
-  const int head_dim = attention.op.cache.head_dim;
+  const int head_dim = attention.op.kind.cache.head_dim;
   float sum[kHeads][kDims] = {};
   attention.ring.wait_full(stage);
   if (const GroupThread own = ConsumerThread().own; own.lane * kDims < head_dim) {
@@ -279,7 +288,7 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
     attention.ring.wait_full(keys);
     dot_keys<std::uint16_t, kHeads>(ConsumerThread().own,
                                     reinterpret_cast<const std::uint16_t*>(attention.ring.slot(keys)),
-                                    attention.queries(), attention.op.cache.head_dim, attention.weights());
+                                    attention.queries(), attention.op.kind.cache.head_dim, attention.weights());
     release_stage(attention.ring, keys);
     attention.barrier();
     weigh_scores<kHeads>(attention, item);
@@ -299,7 +308,7 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
 __device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
                                        int first_stage) {
   const Attention attention = {op, step, ring, AttentionItems(op, step.row).small};
-  switch (op.units_of(attention.small).unit_heads) {
+  switch (op.kind.units_of(attention.small).unit_heads) {
     case 1:
       return attend_units<1>(attention, first_stage);
     case 2:

@@ -57,8 +57,9 @@ class ProgramBuilder {
   // Vectors, as numbers: an operation's outputs are 3 * index and on.
   using VectorSet = std::bitset<kMaxStreamOutputs * kMaxProgramOps>;
 
+  using OutputTypes = std::array<DType, kMaxStreamOutputs>;
+
   struct OpFacts {
-    std::array<DType, kMaxStreamOutputs> dtypes;
     VectorSet outputs;
     VectorSet known;  // what was written whole before any block writes an output
   };
@@ -78,13 +79,14 @@ class ProgramBuilder {
     bool quantized;  // as int8: all who read it, in any generation, round it, and all who write it have whole blocks
     std::vector<int> readers;
 
-    bool has(int word) const { return first_place <= word && word < first_place + HandoverMemory::kPlaces * words; }
     std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
   };
 
   bool add(const MatmulArgs& args, const HostCall& host);
   bool takes_host(const HostCall& host, const VectorSet& known) const;
-  void add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product);
+  void add_host_rows(const HostCall& host, const MatmulArgs& args, ProductCall& call);
+  int kind_of(const MatmulArgs& args);
+  int kind_of(const AttentionKind& kind);
 
   Vector* find(std::uint64_t address, int width);
   Vector& find_or_add(std::uint64_t address, int width);
@@ -99,20 +101,21 @@ class ProgramBuilder {
     return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none();
   }
   bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
-  ProgramInput read(std::uint64_t address, int width, bool rounds);
-  ProgramOutput write(std::uint64_t address, int width, int output, Handover handover);
+  int read(std::uint64_t address, int width, bool rounds);
+  OutputPlace write(std::uint64_t address, int width, int output, Handover handover);
   void quantize_handovers();
   bool takes_handover(DevicePtr<std::byte> handover);
   bool takes_types(const MatmulArgs& args);
   ProgramLayout layout(int unit_strips) const;
-  UnitCut cut(int index) const;
+  UnitCut cut(int kind) const;
   int most_fitting_strips() const;
-  void spread_attention(ProgramAttention& op) const;
+  void spread_attention(AttentionKind& kind) const;
 
   const DeviceTraits& traits_;
   std::vector<ProgramTypes> candidates_;
   std::unique_ptr<RowProgram> program_;
-  std::vector<OpFacts> facts_;  // an operation each
+  std::vector<OpFacts> facts_;           // an operation each
+  std::vector<OutputTypes> kind_types_;  // a kind of product each
   std::vector<Vector> vectors_;
   int used_words_ = 0;
   int host_rows_count_ = 0;
@@ -172,20 +175,20 @@ inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool add
   return std::all_of(vector->readers.begin(), vector->readers.end(), [&](int op) { return is_over(op, known); });
 }
 
-// `rounds`: as the quantised input of a product and nothing else.
-inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width, bool rounds) {
+// Where its words begin; negative: it is in memory. `rounds`: as the quantised input of a product and nothing else.
+inline int ProgramBuilder::read(std::uint64_t address, int width, bool rounds) {
   Vector* const vector = &find_or_add(address, width);
   vector->readers.push_back(program_->op_count - 1);
   vector->quantized &= rounds;
-  return {reinterpret_cast<const float*>(address), vector->handed_over ? vector->place : -1, false};
+  return vector->handed_over ? vector->place : -1;
 }
 
 // The next generation, by the youngest operation.
-inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int output, Handover handover) {
+inline OutputPlace ProgramBuilder::write(std::uint64_t address, int width, int output, Handover handover) {
   Vector* const vector = &find_or_add(address, width);
   vector->quantized &= handover == Handover::blocks;
   if (vector->generation > 0)  // these two cut vectors in ways of their own
-    vector->quantized &= program_->ops[vector->generation - 1].kind == program_->ops[program_->op_count - 1].kind;
+    vector->quantized &= program_->ops[vector->generation - 1].type == program_->ops[program_->op_count - 1].type;
   const int words = ((vector->quantized ? quantized_words(width) : width) + 3) / 4 * 4;  // quads are read together
   if (handover != Handover::none && vector->first_place < 0 &&
       used_words_ + HandoverMemory::kPlaces * words <= HandoverMemory::kRegionWords) {
@@ -193,7 +196,7 @@ inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int
     vector->words = words;
     used_words_ += HandoverMemory::kPlaces * words;
   }
-  ProgramOutput written = {-1, -1, 0, false};
+  OutputPlace written = {-1, -1};
   if (handover != Handover::none && vector->first_place >= 0) {
     written.before = vector->place;
     const int places = HandoverMemory::kPlaces * vector->words;
@@ -210,20 +213,17 @@ inline ProgramOutput ProgramBuilder::write(std::uint64_t address, int width, int
 }
 
 inline void ProgramBuilder::quantize_handovers() {
-  const auto quantize = [](const Vector& vector, ProgramOutput& output) {
-    if (vector.has(output.words)) output.quantized_width = static_cast<unsigned>(vector.width);
-  };
+  const auto address = [](const float* values) { return reinterpret_cast<std::uint64_t>(values); };
   for (const Vector& vector : vectors_) {
     if (!vector.quantized || vector.first_place < 0) continue;
-    for (int index = 0; index < program_->op_count; ++index) {
-      ProgramOp& op = program_->ops[index];
-      if (op.kind == ProgramOpKind::attention) {
-        quantize(vector, op.attention.output);
-        continue;
-      }
-      quantize(vector, op.product.outputs[0]);
-      op.product.input.quantized |= vector.has(op.product.input.words);
+    for (int i = 0; i < program_->product_kind_count; ++i) {
+      ProductKind& kind = program_->product_kinds[i];
+      if (address(kind.shape.outputs[0].out) == vector.address) kind.quantized_width = vector.width;
+      if (address(kind.input) == vector.address) kind.input_quantized = true;
     }
+    for (int i = 0; i < program_->attention_kind_count; ++i)
+      if (AttentionKind& kind = program_->attention_kinds[i]; address(kind.out) == vector.address)
+        kind.quantizes = true;
   }
 }
 
@@ -255,11 +255,50 @@ inline bool ProgramBuilder::takes_host(const HostCall& host, const VectorSet& kn
 }
 
 // Those of the youngest operation.
-inline void ProgramBuilder::add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product) {
+inline void ProgramBuilder::add_host_rows(const HostCall& host, const MatmulArgs& args, ProductCall& call) {
   program_->host = host.place();
   program_->host_rows[host_rows_count_] = host.rows_of(args);
-  product.host_rows = host_rows_count_++;
+  call.host_rows = host_rows_count_++;
   last_asking_op_ = program_->op_count - 1;
+}
+
+// The number of its kind; negative: there is no room for another one.
+inline int ProgramBuilder::kind_of(const MatmulArgs& args) {
+  ProductKind kind = {};
+  OutputTypes types = {};
+  kind.shape.output_count = args.output_count;
+  kind.shape.tile_count = static_cast<int>(padded_width(args.outputs[0].matrix.cols) / kTileWidth);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(args.output_count); ++i) {
+    types[i] = args.outputs[i].matrix.dtype;
+    kind.shape.outputs[i] = stream_output(args.outputs[i], types[i]);
+    kind.shape.outputs[i].weights = nullptr;
+    kind.shape.outputs[i].bias = nullptr;
+  }
+  kind.input = reinterpret_cast<const float*>(args.input.address());
+  kind.norm_epsilon = args.norm_epsilon;
+  kind.cols = args.outputs[0].matrix.cols;
+  kind.soft_cap = args.soft_cap;
+  kind.epilogue = args.epilogue;
+  int& count = program_->product_kind_count;
+  for (int i = 0; i < count; ++i) {
+    kind.share = program_->product_kinds[i].share;
+    if (kind == program_->product_kinds[i] && types == kind_types_[static_cast<std::size_t>(i)]) return i;
+  }
+  if (count == kMaxProductKinds) return -1;
+  kind.share = share_numbers_;
+  share_numbers_ += BlockShare::numbers(args.output_count);
+  kind_types_.push_back(types);
+  program_->product_kinds[count] = kind;
+  return count++;
+}
+
+inline int ProgramBuilder::kind_of(const AttentionKind& kind) {
+  int& count = program_->attention_kind_count;
+  for (int i = 0; i < count; ++i)
+    if (kind == program_->attention_kinds[i]) return i;
+  if (count == kMaxAttentionKinds) return -1;
+  program_->attention_kinds[count] = kind;
+  return count++;
 }
 
 inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
@@ -281,39 +320,34 @@ inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
   if (host.ask != nullptr && !takes_host(host, known)) return false;
   if (!takes_handover(args.handover) || !takes_types(args)) return false;
 
+  const int kind = kind_of(args);
+  if (kind < 0) return false;
+
   const int index = program_->op_count++;
   ProgramOp& op = program_->ops[index];
-  op.kind = ProgramOpKind::product;
-  ProgramProduct& product = op.product;
+  op.type = ProgramOpKind::product;
+  op.kind = kind;
+  ProductCall& product = op.product;
   product = {};
-  product.share = share_numbers_;
-  share_numbers_ += BlockShare::numbers(args.output_count);
   product.host_rows = -1;
-  product.input = read(args.input.address(), cols, !args.norm_weight);
+  product.input_words = read(args.input.address(), cols, !args.norm_weight);
   product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
-  product.norm_epsilon = args.norm_epsilon;
-  product.cols = cols;
-  product.soft_cap = args.soft_cap;
-  product.epilogue = args.epilogue;
-  product.shape.output_count = args.output_count;
-  product.shape.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
-  facts_.push_back({{}, {}, known});
+  facts_.push_back({{}, known});
   program_->block_count = std::min(program_->block_count, most_sharing_blocks(args));
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
     const int width = host.whole_width(output, args.epilogue);
-    product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
-    facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
+    product.weights[i] = reinterpret_cast<const TileBytes*>(output.matrix.data.address());
+    product.biases[i] = reinterpret_cast<const float*>(output.bias.address());
     facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
     // What host cores compute of it comes as values.
-    const bool gathers = is_gated(args.epilogue) && args.output_count == 1 && host.ask == nullptr;
-    product.outputs[i] =
-        write(output.out.address(), width, i,
-              gathers && width % kBlockWidth == 0 && width >= kFewestGathered ? Handover::blocks : Handover::values);
+    const bool gathers = is_gated(args.epilogue) && args.output_count == 1 && host.ask == nullptr &&
+                         width % kBlockWidth == 0 && width >= kFewestGathered;
+    product.places[i] = write(output.out.address(), width, i, gathers ? Handover::blocks : Handover::values);
   }
   if (host.ask != nullptr) add_host_rows(host, args, product);
   widest_ = std::max(widest_, cols);
-  if (product.norm_weight != nullptr) widest_normed_ = std::max(widest_normed_, cols);
+  if (args.norm_weight) widest_normed_ = std::max(widest_normed_, cols);
   return true;
 }
 
@@ -337,19 +371,23 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
     return false;
   if (!takes_handover(attention.handover)) return false;
 
+  const int kind = kind_of(attention_kind(rotate, attention));
+  if (kind < 0) return false;
+
   const int index = program_->op_count++;
   program_->rows = reinterpret_cast<const StepRow*>(attention.rows.address());
   ProgramOp& op = program_->ops[index];
-  op.kind = ProgramOpKind::attention;
-  ProgramAttention& own = op.attention;
-  own = program_attention(rotate, attention);
+  op.type = ProgramOpKind::attention;
+  op.kind = kind;
+  AttentionCall& own = op.attention;
+  own = attention_call(rotate);
   own.turn = attention_count_++ % kPartialTurns;
-  own.q = read(rotate.q.address(), q_width, false);
-  own.k = read(rotate.k.address(), kv_width, false);
-  own.v = read(rotate.v.address(), kv_width, false);
-  facts_.push_back({{}, {}, known});
+  own.q_words = read(rotate.q.address(), q_width, false);
+  own.k_words = read(rotate.k.address(), kv_width, false);
+  own.v_words = read(rotate.v.address(), kv_width, false);
+  facts_.push_back({{}, known});
   facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index));
-  own.output =
+  own.place =
       write(attention.out.address(), q_width, 0, head_dim % kBlockWidth == 0 ? Handover::blocks : Handover::values);
   write(rotate.q.address(), q_width, 1, Handover::none);
   slot_bytes_needed_ = std::max(slot_bytes_needed_, attention_slot_bytes(head_dim));
@@ -382,34 +420,32 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   return layout;
 }
 
-// How strips of an operation are cut, so that all outputs have the same pieces, in a slot of the present layout.
-inline UnitCut ProgramBuilder::cut(int index) const {
-  const StreamShape& shape = program_->ops[index].product.shape;
+// How strips of a kind of product are cut, so that all outputs have the same pieces, in a slot of the present layout.
+inline UnitCut ProgramBuilder::cut(int kind) const {
+  const StreamShape& shape = program_->product_kinds[kind].shape;
+  const OutputTypes& types = kind_types_[static_cast<std::size_t>(kind)];
   int tile_bytes = 0;
-  for (int i = 0; i < shape.output_count; ++i)
-    tile_bytes =
-        std::max(tile_bytes,
-                 tile_layout(facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)]).tile_bytes);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(shape.output_count); ++i)
+    tile_bytes = std::max(tile_bytes, tile_layout(types[i]).tile_bytes);
   return unit_cut(tile_bytes, shape.tile_count, program_->layout.slot_bytes);
 }
 
 inline int ProgramBuilder::most_fitting_strips() const {
   int most = 0;
-  for (int index = 0; index < program_->op_count; ++index)
-    if (program_->ops[index].kind == ProgramOpKind::product) most = std::max(most, cut(index).fitting_strips);
+  for (int i = 0; i < program_->product_kind_count; ++i) most = std::max(most, cut(i).fitting_strips);
   return most;
 }
 
 // Units of fewer heads, so that each block has one where a row sees 1024 positions, as long as none has more than two.
-inline void ProgramBuilder::spread_attention(ProgramAttention& op) const {
+inline void ProgramBuilder::spread_attention(AttentionKind& kind) const {
   constexpr int kChunks = 1024 / kChunkPositions;
-  const int kv_heads = op.cache.kv_head_count;
+  const int kv_heads = kind.cache.kv_head_count;
   const int blocks = program_->block_count;
-  const int heads = op.units.heads_per_kv;
-  const int units = std::clamp(blocks / (kChunks * kv_heads), op.units.units_per_kv, heads);
+  const int heads = kind.units.heads_per_kv;
+  const int units = std::clamp(blocks / (kChunks * kv_heads), kind.units.units_per_kv, heads);
   const int unit_heads = (heads + units - 1) / units;
-  op.small_units = {heads, (heads + unit_heads - 1) / unit_heads, unit_heads};
-  op.most_small_chunks = 2 * blocks / (kv_heads * op.small_units.units_per_kv);
+  kind.small_units = {heads, (heads + unit_heads - 1) / unit_heads, unit_heads};
+  kind.most_small_chunks = 2 * blocks / (kv_heads * kind.small_units.units_per_kv);
 }
 
 // Lays out shared memory, chooses the kernel, and finds what must be in memory when the program is over.
@@ -419,25 +455,22 @@ inline const RowProgram* ProgramBuilder::finish() {
     if (program_->unit_strips == 1 || most_fitting_strips() >= program_->unit_strips) break;
   }
   if (program_->layout.slot_bytes < slot_bytes_needed_) return nullptr;
-  for (int index = 0; index < program_->op_count; ++index) {
-    if (program_->ops[index].kind == ProgramOpKind::attention) {
-      spread_attention(program_->ops[index].attention);
-      continue;
-    }
-    ProgramProduct& product = program_->ops[index].product;
-    product.cut = cut(index);
-    for (int i = 0; i < product.shape.output_count; ++i)
-      product.shape.outputs[i].second_type =
-          facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)] != types().first;
+  for (int i = 0; i < program_->attention_kind_count; ++i) spread_attention(program_->attention_kinds[i]);
+  for (int i = 0; i < program_->product_kind_count; ++i) {
+    ProductKind& kind = program_->product_kinds[i];
+    kind.cut = cut(i);
+    for (int k = 0; k < kind.shape.output_count; ++k)
+      kind.shape.outputs[k].second_type =
+          kind_types_[static_cast<std::size_t>(i)][static_cast<std::size_t>(k)] != types().first;
   }
   quantize_handovers();
   for (const Vector& vector : vectors_) {
     if (vector.generation == 0) continue;
     ProgramOp& op = program_->ops[vector.generation - 1];
-    if (op.kind == ProgramOpKind::product)
-      op.product.outputs[vector.output].stores = true;
+    if (op.type == ProgramOpKind::product)
+      op.product.stores |= 1u << vector.output;
     else
-      (vector.output == 0 ? op.attention.output.stores : op.attention.stores_q) = true;
+      (vector.output == 0 ? op.attention.stores : op.attention.stores_q) = true;
   }
   return program_.get();
 }

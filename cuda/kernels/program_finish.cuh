@@ -25,10 +25,10 @@ struct RoundRow {
     row_in_unit = place - group * unit_rows;
     const int index = first + group;
     const bool exists = group < kProgramGroups && index < share.unit_count();
-    const ProgramUnit unit = share.unit(exists ? index : first, product.shape.output_count);
+    const ProgramUnit unit = share.unit(exists ? index : first, product.kind.shape.output_count);
     output = unit.output;
     row = unit.first_strip * kStripRows + row_in_unit;
-    if (!exists || row_in_unit >= unit.strips * kStripRows || row >= product.shape.outputs[output].rows) row = -1;
+    if (!exists || row_in_unit >= unit.strips * kStripRows || row >= product.kind.shape.outputs[output].rows) row = -1;
   }
 };
 
@@ -38,12 +38,12 @@ struct OutputTerms {
   unsigned bias = 0;
 
   __device__ __forceinline__ OutputTerms(const ProgramProduct& product, const unsigned* words, const RoundRow& own) {
-    const float* bias_values = product.shape.outputs[own.output].bias;
+    const float* bias_values = product.call.biases[own.output];
     look_at_word(bias, reinterpret_cast<const unsigned*>(bias_values) + own.row,
                  own.row >= 0 && bias_values != nullptr);
-    if (product.epilogue != Epilogue::add) return;
-    const int last = product.outputs[0].before;
-    const unsigned* at = last < 0 ? reinterpret_cast<const unsigned*>(product.shape.outputs[0].out) : words + last;
+    if (product.kind.epilogue != Epilogue::add) return;
+    const int last = product.call.places[0].before;
+    const unsigned* at = last < 0 ? reinterpret_cast<const unsigned*>(product.kind.shape.outputs[0].out) : words + last;
     look_at_word(before, at + own.row, own.row >= 0);
   }
 };
@@ -52,28 +52,28 @@ struct OutputTerms {
 __device__ __forceinline__ void finish_rows(const ProgramProduct& product, const RoundRow& own,
                                             const OutputTerms& terms, const float* partials, unsigned* words,
                                             BlockGatherer& gatherer) {
-  const ProgramOutput& vector = product.outputs[own.output];
-  const StreamOutput& output = product.shape.outputs[own.output];
+  const ProgramOutput vector = product.output(own.output);
+  const StreamOutput& output = product.kind.shape.outputs[own.output];
   const bool active = own.row >= 0;
   float y = 0.0f;
   if (active) {
     y = sum_of_partials(partials);
-    if (output.bias != nullptr) y = y + bits_float(terms.bias);
+    if (product.call.biases[own.output] != nullptr) y = y + bits_float(terms.bias);
   }
   int place = own.row;
   bool stores = active;
-  if (is_gated(product.epilogue)) {
+  if (is_gated(product.kind.epilogue)) {
     const float up = __shfl_xor_sync(kFullWarp, y, 1);
-    y = activate(product.epilogue, y) * up;
+    y = activate(product.kind.epilogue, y) * up;
     place = own.row / 2;
     stores = active && own_lane() % 2 == 0;
-  } else if (product.epilogue == Epilogue::add && active) {
+  } else if (product.kind.epilogue == Epilogue::add && active) {
     float before = bits_float(terms.before);
     if (vector.before >= 0)
       before = terms.before != kNoWord ? word_value(terms.before) : take_word(words + vector.before + place);
     y = before + y;
   }
-  y = apply_soft_cap(y, product.soft_cap);
+  y = apply_soft_cap(y, product.kind.soft_cap);
   if (stores) store_output(vector, words, output.out, place, y);
   if (vector.quantized_width == 0) return;
   const int count = __popc(__ballot_sync(kFullWarp, stores));
@@ -84,7 +84,7 @@ __device__ __forceinline__ void finish_rows(const ProgramProduct& product, const
 __device__ __forceinline__ void finish_product(const ProgramProduct& product, const BlockShare& share,
                                                const ProgramExchange& exchange, unsigned* words, int& round) {
   const int unit_count = share.unit_count();
-  const ProgramOutput& vector = product.outputs[0];
+  const ProgramOutput vector = product.output(0);
   const bool gathers = vector.quantized_width != 0;
   BlockGatherer gatherer(product, share);
 #pragma unroll 1

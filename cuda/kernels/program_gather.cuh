@@ -14,7 +14,7 @@ class BlockGatherer {
  public:
   __device__ __forceinline__ BlockGatherer(const ProgramProduct& product, const BlockShare& share) {
     const int first_row = share.first_strip(0) * kStripRows;
-    const int end_row = min(first_row + share.strip_count(0) * kStripRows, product.shape.outputs[0].rows);
+    const int end_row = min(first_row + share.strip_count(0) * kStripRows, product.kind.shape.outputs[0].rows);
     end_ = end_row / 2;
     block_ = (first_row / 2 + kBlockWidth - 1) / kBlockWidth;
   }

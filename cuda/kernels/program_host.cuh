@@ -33,12 +33,12 @@ __device__ __forceinline__ QuantizedFour quantized_four(const RowVector& row, in
 // The block's share of the request.
 __device__ __forceinline__ void ask_for_rows(const RowProgram& program, const ProgramProduct& product,
                                              const ProgramExchange& exchange, const RowVector& row) {
-  const ProgramHostRows& rows = program.host_rows[product.host_rows];
+  const ProgramHostRows& rows = program.host_rows[product.call.host_rows];
   const unsigned request = request_number(program, rows);
-  wait_phase(exchange.asks, static_cast<unsigned>(product.host_rows) & 1u);
+  wait_phase(exchange.asks, static_cast<unsigned>(product.call.host_rows) & 1u);
   if (blockIdx.x == 0 && threadIdx.x % kWarpLanes == 0)
     store_word(program.host.request, request_header(rows.job, 1), request);
-  const int tile_count = static_cast<int>(padded_width(product.cols) / kTileWidth);
+  const int tile_count = static_cast<int>(padded_width(product.kind.cols) / kTileWidth);
 #pragma unroll 1
   for (int tile = static_cast<int>(blockIdx.x); tile < tile_count; tile += static_cast<int>(gridDim.x))
     store_quantized_tile(program.host.request + kHeaderWords + tile * kTileWords, quantized_four(row, tile), request);
@@ -48,34 +48,35 @@ __device__ __forceinline__ void ask_for_rows(const RowProgram& program, const Pr
 
 // By the consumers, before the input's place is used again.
 __device__ __forceinline__ void wait_until_asked(const ProgramProduct& product, const ProgramExchange& exchange) {
-  wait_phase(exchange.asks + 1, static_cast<unsigned>(product.host_rows) & 1u);
+  wait_phase(exchange.asks + 1, static_cast<unsigned>(product.call.host_rows) & 1u);
 }
 
 // The block's share of the answers, behind its own rows.
 __device__ __forceinline__ void take_rows(const RowProgram& program, const ProgramProduct& product, unsigned* words) {
-  const ProgramHostRows& rows = program.host_rows[product.host_rows];
+  const ProgramHostRows& rows = program.host_rows[product.call.host_rows];
   const unsigned request = request_number(program, rows);
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   int part = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // the last ones have no tile of the request
 #pragma unroll 1
-  for (int output = 0; output < product.shape.output_count; ++output) {
+  for (int output = 0; output < product.kind.shape.output_count; ++output) {
     const ProgramHostRows::Answer& answer = rows.answers[output];
-    const StreamOutput& own = product.shape.outputs[output];
-    const ProgramOutput& vector = product.outputs[output];
-    const int first = is_gated(product.epilogue) ? own.rows / 2 : own.rows;
+    const StreamOutput& own = product.kind.shape.outputs[output];
+    const ProgramOutput vector = product.output(output);
+    const int first = is_gated(product.kind.epilogue) ? own.rows / 2 : own.rows;
     const int parts = (answer.width + kWarpLanes - 1) / kWarpLanes;
 #pragma unroll 1
     for (; part < parts; part += static_cast<int>(gridDim.x)) {
       const int index = part * kWarpLanes + lane;
       const bool exists = index < answer.width;
       float before = 0.0f;
-      if (exists && product.epilogue == Epilogue::add)
+      if (exists && product.kind.epilogue == Epilogue::add)
         before = vector.before >= 0 ? take_word(words + vector.before + first + index) : own.out[first + index];
       ExchangeWord word = 0;
       while (exists && request_of(word) != request) word = load_word(answer.results + index);
       if (!exists) continue;
       const float value = bits_float(data_of(word));
-      store_output(vector, words, own.out, first + index, product.epilogue == Epilogue::add ? before + value : value);
+      store_output(vector, words, own.out, first + index,
+                   product.kind.epilogue == Epilogue::add ? before + value : value);
     }
     part -= parts;
   }

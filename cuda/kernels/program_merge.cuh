@@ -179,11 +179,12 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
   const int half = own_warp() / kHalfWarps;
   const int warp = own_warp() % kHalfWarps;
   const int lane = own_lane();
-  const int head_dim = op.cache.head_dim;
+  const int head_dim = op.kind.cache.head_dim;
   const MergePlaces places(step.area, half);
   const ChunkWords words(op, step.handover);
-  const int chunk_count = chunk_span(step.row.position, op.window).count;
-  const int item_count = op.head_count * words.slices;
+  const ProgramOutput vector = op.output();
+  const int chunk_count = chunk_span(step.row.position, op.kind.window).count;
+  const int item_count = op.kind.head_count * words.slices;
   half_barrier(half);  // both groups have left the area
   if (warp >= kMergingWarps) return;
   // The last half has had the fewest items of attend().
@@ -199,8 +200,8 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
       for (int pass = item < kProgramHalves * static_cast<int>(gridDim.x) ? 0 : 1; pass < 2; ++pass) {
         const bool counts = pass == 1;
         const float out = add_chunks(counts ? chunk_count : kAddedChunks, places, counts);
-        if (op.output.quantized_width != 0) hand_over_block(op.output, step.words(), item, out, counts);
-        if (counts && dim < head_dim) store_output(op.output, step.words(), op.out, head * head_dim + dim, out);
+        if (vector.quantized_width != 0) hand_over_block(vector, step.words(), item, out, counts);
+        if (counts && dim < head_dim) store_output(vector, step.words(), op.kind.out, head * head_dim + dim, out);
       }
     } else if (warp == 1) {
       bring_weights(words.sum(head, slice, 0), chunk_count, places);

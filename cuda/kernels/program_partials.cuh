@@ -27,9 +27,10 @@ struct ChunkWords {
   int capacity;
 
   __device__ __forceinline__ ChunkWords(const ProgramAttention& op, const HandoverMemory& handover)
-      : slices(slice_count(op.cache.head_dim)), capacity(keep(op.chunk_capacity)) {
-    outputs = handover.partials() + op.turn * partial_words(op.head_count, op.cache.head_dim, op.chunk_capacity);
-    sums = outputs + static_cast<std::int64_t>(op.head_count) * slices * capacity * kSliceDims;
+      : slices(slice_count(op.kind.cache.head_dim)), capacity(keep(op.kind.chunk_capacity)) {
+    outputs = handover.partials() +
+              op.call.turn * partial_words(op.kind.head_count, op.kind.cache.head_dim, op.kind.chunk_capacity);
+    sums = outputs + static_cast<std::int64_t>(op.kind.head_count) * slices * capacity * kSliceDims;
   }
   __device__ __forceinline__ unsigned* output(int head, int slice, int chunk) const {
     return outputs + place(head, slice, chunk) * kSliceDims;

@@ -29,18 +29,19 @@ template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void feed_product(const ProgramProduct& product, const BlockShare& share,
                                              RingFeeder& feeder) {
   const int lane = own_lane();
-  const int pieces = product.cut.pieces;
+  const int pieces = product.kind.cut.pieces;
   const int unit_count = share.unit_count();
 #pragma unroll 1
   for (int first = 0; first < unit_count; first += kProgramGroups) {
     const int units = min(unit_count - first, kProgramGroups);
-    const ProgramUnit unit = share.unit(first + min(lane, units - 1), product.shape.output_count);
-    const StreamOutput& output = product.shape.outputs[unit.output];
+    const ProgramUnit unit = share.unit(first + min(lane, units - 1), product.kind.shape.output_count);
+    const StreamOutput& output = product.kind.shape.outputs[unit.output];
     const int tile_bytes = tile_bytes_of<kFirst, kSecond>(output);
-    const int strip_bytes = product.shape.tile_count * tile_bytes;
-    const int piece_bytes = product.cut.piece_tiles * tile_bytes;
+    const int strip_bytes = product.kind.shape.tile_count * tile_bytes;
+    const int piece_bytes = product.kind.cut.piece_tiles * tile_bytes;
     const int last_bytes = strip_bytes - (pieces - 1) * piece_bytes;
-    const TileBytes* source = output.weights + static_cast<std::int64_t>(unit.first_strip) * strip_bytes;
+    const TileBytes* source =
+        product.call.weights[unit.output] + static_cast<std::int64_t>(unit.first_strip) * strip_bytes;
 #pragma unroll 1
     for (int piece = 1; piece <= pieces; ++piece) {
       const int bytes = unit.strips * (piece == pieces ? last_bytes : piece_bytes);
@@ -133,8 +134,8 @@ inline constexpr int kFewestSharedTiles = 96;
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void consume_product(const ProgramProduct& product, const BlockShare& share,
                                                 Consumer& consumer) {
-  const int tile_count = product.shape.tile_count;
-  const int piece_tiles = product.cut.piece_tiles;
+  const int tile_count = product.kind.shape.tile_count;
+  const int piece_tiles = product.kind.cut.piece_tiles;
   const int unit_count = share.unit_count();
 #pragma unroll 1
   for (int first = 0; first < unit_count; first += kProgramGroups) {
@@ -146,8 +147,8 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
                      OctetInput(lane, consumer.row, consumer.warp_in_group, shared ? consumer.group : lane % 4)};
     bool second = false;
     if (own < units) {
-      const ProgramUnit unit = share.unit(first + own, product.shape.output_count);
-      second = kFirst != kSecond && product.shape.outputs[unit.output].second_type;
+      const ProgramUnit unit = share.unit(first + own, product.kind.shape.output_count);
+      second = kFirst != kSecond && product.kind.shape.outputs[unit.output].second_type;
       work.strips = unit.strips;
       work.partials = consumer.exchange.rows(consumer.round, own) + lane / 4 * kPartialStride +
                       8 * consumer.warp_in_group + 2 * (lane % 4);
@@ -155,13 +156,14 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
     }
     if (first == 0) {
       constexpr bool kSums = has_minimum(kFirst) || has_minimum(kSecond);
-      if (product.input.quantized)
-        take_quantized_vector<kSums>(product.input, consumer.words, product.cols, consumer.row);
+      const ProgramInput input = product.input();
+      if (input.quantized)
+        take_quantized_vector<kSums>(input, consumer.words, product.kind.cols, consumer.row);
       else
-        prepare_program_vector<kSums>({product.input, consumer.words}, product.norm_weight, product.norm_epsilon,
-                                      product.cols, consumer.row, consumer.staged);
+        prepare_program_vector<kSums>({input, consumer.words}, product.call.norm_weight, product.kind.norm_epsilon,
+                                      product.kind.cols, consumer.row, consumer.staged);
       consumer_barrier();
-      if (product.host_rows >= 0 && threadIdx.x == 0) arrive(consumer.exchange.asks);
+      if (product.call.host_rows >= 0 && threadIdx.x == 0) arrive(consumer.exchange.asks);
     }
     if (work.strips == 0)
       consumer.exchange.wait_free(consumer.round);  // or its arrival would be counted for the round before last
@@ -174,7 +176,7 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
     else
       consume_unit<kSecond, false>(tile_count, piece_tiles, work, consumer);
     consumer.exchange.arrive_full(consumer.round++);
-    consumer.stage += units * product.cut.pieces;
+    consumer.stage += units * product.kind.cut.pieces;
   }
 }
 

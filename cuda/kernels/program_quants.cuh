@@ -29,7 +29,7 @@ struct QuantizedWords {
         sums(scales + width / kBlockWidth),
         values(sums + width / kBlockWidth) {}
   __device__ __forceinline__ explicit QuantizedWords(const ProgramOutput& vector)
-      : QuantizedWords(vector.words, static_cast<int>(vector.quantized_width)) {}
+      : QuantizedWords(vector.words, vector.quantized_width) {}
 };
 
 // A word of the vector, and none where the last generation has it.

@@ -57,16 +57,18 @@ class HeadTurn {
   __device__ __forceinline__ HeadTurn(const ProgramAttention& op, const float* norm_weight, int position)
       : normed_(norm_weight != nullptr) {
     const int lane = own_lane();
-    const float2* table = reinterpret_cast<const float2*>(op.table + static_cast<std::int64_t>(position) * op.rotated);
+    const float2* table =
+        reinterpret_cast<const float2*>(op.kind.table + static_cast<std::int64_t>(position) * op.kind.rotated);
 #pragma unroll
     for (int k = 0; k < kHeadElements; ++k) {
       weight_[k] = 0.0f;
-      if (normed_ && head_element(lane, k) < op.cache.head_dim) weight_[k] = __ldg(norm_weight + head_element(lane, k));
+      if (normed_ && head_element(lane, k) < op.kind.cache.head_dim)
+        weight_[k] = __ldg(norm_weight + head_element(lane, k));
     }
 #pragma unroll
     for (int k = 0; k < kHeadElements / 2; ++k) {
       turn_[k] = make_float2(0.0f, 0.0f);
-      if (head_element(lane, k) < op.rotated / 2) turn_[k] = __ldg(table + head_element(lane, k));
+      if (head_element(lane, k) < op.kind.rotated / 2) turn_[k] = __ldg(table + head_element(lane, k));
     }
   }
 
@@ -74,7 +76,7 @@ class HeadTurn {
   // may read the result behind the warp's next barrier.
   __device__ __forceinline__ void operator()(const ProgramAttention& op, float* head) const {
     const int lane = own_lane();
-    const int head_dim = op.cache.head_dim;
+    const int head_dim = op.kind.cache.head_dim;
     if (normed_) {
       float x[8] = {};
 #pragma unroll
@@ -83,19 +85,19 @@ class HeadTurn {
       float squares[8];
 #pragma unroll
       for (int k = 0; k < 8; ++k) squares[k] = exact_fma(x[k], x[k], 0.0f);
-      const float inverse = inverse_rms(warp_tree_256(squares), head_dim, op.norm_epsilon);
+      const float inverse = inverse_rms(warp_tree_256(squares), head_dim, op.kind.norm_epsilon);
 #pragma unroll
       for (int k = 0; k < kHeadElements; ++k)
         if (head_element(lane, k) < head_dim) head[head_element(lane, k)] = (x[k] * inverse) * weight_[k];
     }
     __syncwarp();
-    const int pair_count = op.rotated / 2;
+    const int pair_count = op.kind.rotated / 2;
 #pragma unroll
     for (int k = 0; k < kHeadElements / 2; ++k) {
       const int pair = head_element(lane, k);
       if (pair >= pair_count) continue;
-      float* first = head + (op.interleaved ? 2 * pair : pair);
-      float* second = head + (op.interleaved ? 2 * pair + 1 : pair + pair_count);
+      float* first = head + (op.kind.interleaved ? 2 * pair : pair);
+      float* second = head + (op.kind.interleaved ? 2 * pair + 1 : pair + pair_count);
       const float a = *first;
       const float b = *second;
       *first = exact_fma(a, turn_[k].x, -(b * turn_[k].y));

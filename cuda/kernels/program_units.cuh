@@ -26,7 +26,7 @@ class BlockShare {
 
   // By one thread.
   template <DType kFirst, DType kSecond>
-  __device__ __forceinline__ void plan(const ProgramProduct& product, int most_unit_strips) {
+  __device__ __forceinline__ void plan(const ProductKind& product, int most_unit_strips) {
     const StreamShape& shape = product.shape;
     int strips = 0;
 #pragma unroll 1

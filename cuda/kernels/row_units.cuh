@@ -15,6 +15,8 @@ struct UnitCut {
   int fitting_strips;  // whole strips that fit a slot; 0: pieces
   int piece_tiles;
   int pieces;
+
+  bool operator==(const UnitCut&) const = default;
 };
 
 constexpr __host__ __device__ UnitCut unit_cut(int tile_bytes, int tile_count, int slot_bytes) {

@@ -22,6 +22,8 @@ struct StreamOutput {
   int strip_count;
   int out_stride;
   bool second_type;
+
+  bool operator==(const StreamOutput&) const = default;
 };
 
 struct StreamShape {
@@ -29,6 +31,8 @@ struct StreamShape {
   int output_count;
   int tile_count;   // of a strip, along K
   int stage_bytes;  // of matmul_row.cu: a slot
+
+  bool operator==(const StreamShape&) const = default;
 };
 
 inline StreamOutput stream_output(const MatmulOutput& output, DType second_type) {

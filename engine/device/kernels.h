@@ -114,6 +114,8 @@ struct CacheView {
   CacheType type;
   std::int32_t kv_head_count;  // G
   std::int32_t head_dim;       // D, a multiple of 8
+
+  bool operator==(const CacheView&) const = default;
 };
 
 // Normalises and rotates q in place, normalises and rotates k into the cache, stores v into the cache.
