@@ -19,6 +19,7 @@ struct DeviceTraits {
   int l2_bytes = 0;
   int shared_bytes_per_block = 0;  // after opting in
   int shared_bytes_per_sm = 0;
+  bool has_tile_products = false;  // kernels of matmul_tiles.cu
 };
 
 struct OpenedDevice {

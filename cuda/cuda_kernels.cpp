@@ -46,7 +46,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   prepare_matmul_row(traits_);
   prepare_row_program(traits_);
   prepare_matmul_rows(traits_);
-  prepare_matmul_tiles(traits_);
+  traits_.has_tile_products = prepare_matmul_tiles();
   prepare_attention_decode(traits_);
   prepare_attention_merge(traits_);
   prepare_attention_tiles(traits_);

@@ -123,12 +123,13 @@ bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_rows(const DeviceTraits& traits);
 void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
 
-// The same with any number of rows, prepared likewise.
+// The same with any number of rows, prepared likewise. `prepare` says whether this device has the kernels: they are built
+// for compute capability 9.0 alone, see CMakeLists.txt.
 struct TileInput;
 TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args);
 std::size_t tile_input_bytes(int row_count, int cols);
 bool matmul_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args);
-void prepare_matmul_tiles(const DeviceTraits& traits);
+bool prepare_matmul_tiles();
 void launch_matmul_tiles(const LaunchTarget& target, const MatmulArgs& args);
 
 // Memory of the programs of one stream (NOTE [Program]).

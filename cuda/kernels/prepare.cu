@@ -5,6 +5,7 @@
 // Twin     engine/host, the same operations in the same order (engine/README.md, "Quantised activations").
 #include <algorithm>
 
+#include "cuda/kernels/halves.cuh"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/tile_input.cuh"
 #include "cuda/kernels/warp.cuh"
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
   if (norm_weight != nullptr) inverse = block_inverse_rms(x, cols, epsilon, shared);
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int block = lane / 8;
-  const int quant_place = quant_offset(block, m) + lane % 4 * 16 + lane / 4 % 2 * 4;
+  const int quant_place = quant_offset(block, lane / 4 % 2, m) + lane % 4 * 4;
 #pragma unroll 2
   for (int tile = static_cast<int>(threadIdx.x) / kWarpLanes; tile < prepared.tile_count;
        tile += kThreads / kWarpLanes) {
@@ -82,10 +83,12 @@ __global__ void __launch_bounds__(kThreads)
     const QuantizedFour result = quantize_four(four);
     unsigned char* record =
         prepared.records + (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * kRecordBytes;
-    *reinterpret_cast<unsigned*>(record + quant_place) = result.quants;
+    *reinterpret_cast<unsigned*>(record + quant_place) = widen_bytes<0>(result.quants);
+    *reinterpret_cast<unsigned*>(record + quant_place + kCoreBytes) = widen_bytes<1>(result.quants);
     if (lane % 8 == 0) {
-      *reinterpret_cast<float*>(record + scale_offset(block, m)) = result.scale;
-      *reinterpret_cast<float*>(record + sum_offset(block, m)) = result.sum;
+      unsigned char* scale = record + kRecordScales + scale_offset(block, m);
+      *reinterpret_cast<float*>(scale) = result.scale;
+      *reinterpret_cast<float*>(scale + kRecordSums - kRecordScales) = result.sum;
     }
   }
 }
@@ -133,7 +136,7 @@ std::size_t record_bytes(int row_count, int cols) {
   return aligned(pairs * static_cast<std::size_t>(padded_width(cols) / kTileWidth) * kRecordBytes);
 }
 
-constexpr std::size_t kHandedSumBytes = std::size_t{kMaxTileSms} * kHandedSums * sizeof(float);
+constexpr std::size_t kHandedSumBytes = std::size_t{kMaxTileBlocks} * kHandedSums * sizeof(float);
 constexpr std::size_t kHandedFlagBytes =
     std::size_t{kMaxTileLaunches} * kMaxTileBlocks * kHandedFlags * sizeof(unsigned);
 

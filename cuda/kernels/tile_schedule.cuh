@@ -15,9 +15,6 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/tile_ptx.cuh"
-#include "cuda/kernels/weight_stream.cuh"
-
 namespace genai::cuda {
 
 inline constexpr int kUnits = 8;       // of an item: one for each four of the 32 partials
@@ -54,7 +51,7 @@ struct TilePiece {
 
 // The block's piece number `index`; there are whole_items + 2, some of which are none.
 __device__ __forceinline__ TilePiece tile_piece(const TileShares& shares, int index) {
-  const int block = block_in_grid();
+  const int block = static_cast<int>(blockIdx.x);
   const int grid = static_cast<int>(gridDim.x);
   if (index >= 1 && index <= shares.whole_items) return {block + (index - 1) * grid, 0, kUnits};
   const int units = (shares.item_count - shares.whole_items * grid) * kUnits;
@@ -74,6 +71,19 @@ __device__ __forceinline__ TilePiece tile_piece(const TileShares& shares, int in
   return {item + first_item, begin % kUnits, kUnits};
 }
 
+// The pieces of the block, one after the other.
+struct TilePieces {
+  TilePiece piece;
+  int next_index;
+
+  // False behind the last one.
+  __device__ __forceinline__ bool next(const TileShares& shares) {
+    piece.item = -1;
+    while (next_index < shares.whole_items + 2 && piece.item < 0) piece = tile_piece(shares, next_index++);
+    return piece.item >= 0;
+  }
+};
+
 __device__ __forceinline__ int steps_of_piece(const TilePiece& piece, int tile_count) {
   int steps = 0;
   if (piece.item >= 0)
@@ -82,9 +92,9 @@ __device__ __forceinline__ int steps_of_piece(const TilePiece& piece, int tile_c
 }
 
 // Steps: one tile of K each.
-__device__ __forceinline__ unsigned steps_of_block(const TileShares& shares, int tile_count) {
-  return static_cast<unsigned>(steps_of_piece(tile_piece(shares, 0), tile_count) + shares.whole_items * tile_count +
-                               steps_of_piece(tile_piece(shares, shares.whole_items + 1), tile_count));
+__device__ __forceinline__ int steps_of_block(const TileShares& shares, int tile_count) {
+  return steps_of_piece(tile_piece(shares, 0), tile_count) + shares.whole_items * tile_count +
+         steps_of_piece(tile_piece(shares, shares.whole_items + 1), tile_count);
 }
 
 }  // namespace genai::cuda
