@@ -106,9 +106,12 @@ __device__ __forceinline__ void multiply_steps(const TilesProduct& product, unsi
                  warp * TileFinish<Shape>::kWarpSums + lane;
   Ring<kType, Shape> ring = {shared, 0, 0};
   Ring<kType, Shape> following = ring;
-  const auto turn = [&]() -> const unsigned char* {
+  const auto peek = [&] {
     following.advance();
-    if (--steps_left > 0) wait_phase(following.full(), following.parity);
+    return --steps_left <= 0 || phase_is_over(following.full(), following.parity);
+  };
+  const auto turn = [&](bool seen) -> const unsigned char* {
+    if (!seen) wait_phase(following.full(), following.parity);
     return following.stage();
   };
   const auto done = [&] {
@@ -118,13 +121,13 @@ __device__ __forceinline__ void multiply_steps(const TilesProduct& product, unsi
   };
   WarpTile<kType, Shape> tile(warp, lane);
   wait_phase(ring.full(), ring.parity);
-  tile.load_weights(ring.stage());
+  tile.load(ring.stage());
   for (TilePieces pieces = {}; pieces.next(product.shares);) {
     const TilePiece piece = pieces.piece;
     const int end_q = min(piece.end_q, tile_count);
     for (int q = piece.first_q; q < end_q; ++q) {
-      tile.template step<true>(ring.stage(), turn, done);
-      for (int i = q + kUnits; i < tile_count; i += kUnits) tile.template step<false>(ring.stage(), turn, done);
+      tile.template step<true>(ring.stage(), peek, turn, done);
+      for (int i = q + kUnits; i < tile_count; i += kUnits) tile.template step<false>(ring.stage(), peek, turn, done);
       TileFinish<Shape>::add_remainder(product, piece, q, q + 1 == end_q, warp, lane, sums, tile.partials);
     }
     TileFinish<Shape>::finish(product, piece, warp, lane, sums);
@@ -145,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_tiles_kernel(const __grid_
     publish_barriers();
   }
   __syncthreads();
-  if (threadIdx.x >= kProductThreads) {
+  if (__shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpLanes, 0) >= kTileWarps) {
     give_registers<kCopyRegisters>();
     if (threadIdx.x == kProductThreads) copy_steps<kType, Shape>(product, shared);
   } else {

@@ -15,6 +15,11 @@
 
 namespace genai::cuda {
 
+// Rare, and long: one copy of it.
+static __device__ __noinline__ float unusual_gate(Epilogue epilogue, float soft_cap, float gate, float up) {
+  return apply_soft_cap(activate(epilogue, gate) * up, soft_cap);
+}
+
 template <class Shape>
 struct TileFinish {
   static constexpr int kWarpSums = Shape::kOctets * kWarpLanes;  // float4 each
@@ -25,40 +30,39 @@ struct TileFinish {
   static __device__ __forceinline__ void add_remainder(const TilesProduct& product, const TilePiece& piece, int q,
                                                        bool last, int warp, int lane, float4* sums,
                                                        const float (&partials)[kTileBlocks][Shape::kLane]) {
-    const float4* before = sums;
-    float4* after = sums;
-    const int block = static_cast<int>(blockIdx.x);
     if (q > 0 && q == piece.first_q) {
-      const int place = (block - 1) * kHandedFlags + warp;
-      wait_flag(product.input.handed_flags + place);
-      before = reinterpret_cast<const float4*>(product.input.handed_sums) + place * kWarpSums + lane;
+      const Handed handed(product, static_cast<int>(blockIdx.x) - 1, warp, lane);
+      wait_flag(handed.flag);
+#pragma unroll 1
+      for (int octet = 0; octet < Shape::kOctets; ++octet)
+        sums[octet * kWarpLanes] = __ldcg(handed.sums + octet * kWarpLanes);
     }
-    const bool hands_over = last && piece.end_q < kUnits;
-    const int place = block * kHandedFlags + warp;
-    if (hands_over) after = reinterpret_cast<float4*>(product.input.handed_sums) + place * kWarpSums + lane;
 #pragma unroll
     for (int octet = 0; octet < Shape::kOctets; ++octet) {
       float y[4];
-      if (q > 0) {
-        const float4 sum = before[octet * kWarpLanes];
-        y[0] = sum.x + partials[0][4 * octet];
-        y[1] = sum.y + partials[0][4 * octet + 1];
-        y[2] = sum.z + partials[0][4 * octet + 2];
-        y[3] = sum.w + partials[0][4 * octet + 3];
-      } else {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) y[k] = partials[0][4 * octet + k];
+      for (int k = 0; k < 4; ++k) y[k] = partials[0][4 * octet + k];
+      if (q > 0) {
+        const float4 sum = sums[octet * kWarpLanes];
+        y[0] = sum.x + y[0];
+        y[1] = sum.y + y[1];
+        y[2] = sum.z + y[2];
+        y[3] = sum.w + y[3];
       }
 #pragma unroll
-      for (int block_of_tile = 1; block_of_tile < kTileBlocks; ++block_of_tile)
+      for (int block = 1; block < kTileBlocks; ++block)
 #pragma unroll
-        for (int k = 0; k < 4; ++k) y[k] = y[k] + partials[block_of_tile][4 * octet + k];
-      after[octet * kWarpLanes] = make_float4(y[0], y[1], y[2], y[3]);
+        for (int k = 0; k < 4; ++k) y[k] = y[k] + partials[block][4 * octet + k];
+      sums[octet * kWarpLanes] = make_float4(y[0], y[1], y[2], y[3]);
     }
-    if (hands_over) {
+    if (last && piece.end_q < kUnits) {
+      const Handed handed(product, static_cast<int>(blockIdx.x), warp, lane);
+#pragma unroll 1
+      for (int octet = 0; octet < Shape::kOctets; ++octet)
+        handed.sums[octet * kWarpLanes] = sums[octet * kWarpLanes];
       __threadfence();
       __syncwarp();
-      if (lane == 0) raise_flag(product.input.handed_flags + place);
+      if (lane == 0) raise_flag(handed.flag);
     }
   }
 
@@ -68,40 +72,116 @@ struct TileFinish {
     if (piece.end_q < kUnits) return;
     const TilePlace place = tile_place(product, piece.item);
     const StreamOutput& output = product.shape.outputs[place.output];
-    const bool gated = is_gated(product.epilogue);
-    const int odd = lane / 4 % 2;
     const int first_row = (place.first_strip + warp * kWarpStrips) * kStripRows + lane / 4;
-#pragma unroll 2
-    for (int octet = 0; octet < Shape::kOctets; ++octet) {
-      const float4 sum = sums[octet * kWarpLanes];
-      const int m = place.column_group * Shape::kColumns + octet * kOctetRows + lane % 4 * 2;
+    const int first_column = place.column_group * Shape::kColumns + lane % 4 * 2;
+    if (is_gated(product.epilogue))
+      store_gated_pairs(product, output, first_row, first_column, lane / 4 % 2, sums);
+    else
+      store(product, output, first_row, first_column, sums);
+  }
+
+ private:
+  // Outputs of one octet before the epilogue: two columns of a row of each strip.
+  struct Sums {
+    float y[kWarpStrips][2];
+
+    __device__ __forceinline__ Sums(const TilesProduct& product, const StreamOutput& output, int first_row,
+                                    const float4& sum)
+        : y{{sum.x, sum.y}, {sum.z, sum.w}} {
 #pragma unroll
       for (int strip = 0; strip < kWarpStrips; ++strip) {
         const int row = first_row + strip * kStripRows;
-        float y[2] = {strip == 0 ? sum.x : sum.z, strip == 0 ? sum.y : sum.w};
         const float bias = row < output.rows && output.bias != nullptr ? output.bias[row] : 0.0f;
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           // Without a tile for some of the partials: they are zeros, which are added like the others.
-          if (product.shape.tile_count < kUnits) y[k] = y[k] + 0.0f;
-          if (output.bias != nullptr) y[k] = y[k] + bias;
-        }
-        if (gated) {  // of a pair of rows, the lane of the even one takes column m, the other one column m + 1
-          const float other = __shfl_xor_sync(kFullWarp, odd != 0 ? y[0] : y[1], 4);
-          const int column = m + odd;
-          if (row - odd < output.rows && column < product.row_count)
-            store_gated(product.epilogue, product.soft_cap, odd != 0 ? other : y[0], odd != 0 ? y[1] : other,
-                        output.out + static_cast<std::int64_t>(column) * output.out_stride + row / 2);
-        } else {
-#pragma unroll
-          for (int k = 0; k < 2; ++k)
-            if (row < output.rows && m + k < product.row_count)
-              store_output(product.epilogue, product.soft_cap, y[k],
-                           output.out + static_cast<std::int64_t>(m + k) * output.out_stride + row);
+          if (product.shape.tile_count < kUnits) y[strip][k] = y[strip][k] + 0.0f;
+          if (output.bias != nullptr) y[strip][k] = y[strip][k] + bias;
         }
       }
     }
+  };
+
+  static __device__ __forceinline__ void store(const TilesProduct& product, const StreamOutput& output, int first_row,
+                                               int first_column, const float4* sums) {
+    const auto each = [&](int octet, const auto& visit) {
+#pragma unroll
+      for (int i = 0; i < 2 * kWarpStrips; ++i) {
+        const int row = first_row + i / 2 * kStripRows;
+        const int column = first_column + octet * kOctetRows + i % 2;
+        if (row < output.rows && column < product.row_count)
+          visit(i, output.out + static_cast<std::int64_t>(column) * output.out_stride + row);
+      }
+    };
+    if (product.epilogue == Epilogue::add && product.soft_cap == 0.0f) {
+      float before[Shape::kOctets][2 * kWarpStrips] = {};  // all on their way at once
+#pragma unroll
+      for (int octet = 0; octet < Shape::kOctets; ++octet)
+        each(octet, [&](int i, const float* out) { before[octet][i] = *out; });
+#pragma unroll
+      for (int octet = 0; octet < Shape::kOctets; ++octet) {
+        const Sums own(product, output, first_row, sums[octet * kWarpLanes]);
+        each(octet, [&](int i, float* out) { *out = before[octet][i] + own.y[i / 2][i % 2]; });
+      }
+    } else {
+#pragma unroll 1
+      for (int octet = 0; octet < Shape::kOctets; ++octet) {
+        const Sums own(product, output, first_row, sums[octet * kWarpLanes]);
+        each(octet, [&](int i, float* out) {
+          store_output(product.epilogue, product.soft_cap, own.y[i / 2][i % 2], out);
+        });
+      }
+    }
   }
+
+  // Of a pair of rows, the lane of the even one takes the first column, the other one the second.
+  static __device__ __forceinline__ void store_gated_pairs(const TilesProduct& product, const StreamOutput& output,
+                                                           int first_row, int first_column, int odd,
+                                                           const float4* sums) {
+#pragma unroll 2
+    for (int octet = 0; octet < Shape::kOctets; ++octet) {
+      const Sums own(product, output, first_row, sums[octet * kWarpLanes]);
+      float gate[kWarpStrips];
+      float up[kWarpStrips];
+      bool usual = product.epilogue == Epilogue::gated_silu && product.soft_cap == 0.0f;
+#pragma unroll
+      for (int strip = 0; strip < kWarpStrips; ++strip) {
+        const float(&y)[2] = own.y[strip];
+        const float other = __shfl_xor_sync(kFullWarp, odd != 0 ? y[0] : y[1], 4);
+        gate[strip] = odd != 0 ? other : y[0];
+        up[strip] = odd != 0 ? y[1] : other;
+        usual = usual && has_short_silu(gate[strip]);
+      }
+      float out[kWarpStrips];
+      if (__all_sync(kFullWarp, usual)) {
+#pragma unroll
+        for (int strip = 0; strip < kWarpStrips; ++strip) out[strip] = short_silu(gate[strip]) * up[strip];
+      } else {
+#pragma unroll
+        for (int strip = 0; strip < kWarpStrips; ++strip)
+          out[strip] = unusual_gate(product.epilogue, product.soft_cap, gate[strip], up[strip]);
+      }
+#pragma unroll
+      for (int strip = 0; strip < kWarpStrips; ++strip) {
+        const int row = first_row + strip * kStripRows;
+        const int column = first_column + octet * kOctetRows + odd;
+        if (row - odd < output.rows && column < product.row_count)
+          output.out[static_cast<std::int64_t>(column) * output.out_stride + row / 2] = out[strip];
+      }
+    }
+  }
+
+  // What a warp of a block hands over.
+  struct Handed {
+    unsigned* flag;
+    float4* sums;
+
+    __device__ __forceinline__ Handed(const TilesProduct& product, int block, int warp, int lane) {
+      const int place = block * kHandedFlags + warp;
+      flag = product.input.handed_flags + place;
+      sums = reinterpret_cast<float4*>(product.input.handed_sums) + place * kWarpSums + lane;
+    }
+  };
 };
 
 }  // namespace genai::cuda

@@ -46,14 +46,17 @@ struct WarpTile {
 
   int lane;
   int warp;  // of the block
+  unsigned columns;  // of the step, in units of 16 bytes of shared memory
   Fragment<kType> raw[kWarpStrips];
   RowScales<kType> scales[kWarpStrips];
   Lane dots[2];  // of two blocks in turn
   Lane partials[kTileBlocks];
 
-  __device__ __forceinline__ WarpTile(int own_warp, int own_lane) : lane(own_lane), warp(own_warp), dots{} {}
+  __device__ __forceinline__ WarpTile(int own_warp, int own_lane)
+      : lane(keep(own_lane)), warp(own_warp), columns(0), dots{} {}
 
-  __device__ __forceinline__ void load_weights(const unsigned char* stage) {
+  // What a step begins with.
+  __device__ __forceinline__ void load(const unsigned char* stage) {
 #pragma unroll
     for (int strip = 0; strip < kWarpStrips; ++strip) {
       const TileBytes* tile = stage + (warp * kWarpStrips + strip) * Layout::kTileBytes;
@@ -62,33 +65,33 @@ struct WarpTile {
     }
   }
 
-  // One step, whose weights have been loaded. `turn()` waits for the next step and gives its stage; `done()` says that
-  // this one is no longer needed. kFresh: partials start from zero.
-  template <bool kFresh, class Turn, class Done>
-  __device__ __forceinline__ const unsigned char* step(const unsigned char* stage, const Turn& turn, const Done& done) {
-    multiply<0>(stage);
-    multiply<1>(stage);
-    wait_for_products<1>(dots[0]);
-    accumulate<0, kFresh>(stage, row_factors<kType, 0>(scales[0]), row_factors<kType, 0>(scales[1]));
-    multiply<2>(stage);
-    wait_for_products<1>(dots[1]);
-    accumulate<1, kFresh>(stage, row_factors<kType, 1>(scales[0]), row_factors<kType, 1>(scales[1]));
-    multiply<3>(stage);
-    wait_for_products<1>(dots[0]);
-    accumulate<2, kFresh>(stage, row_factors<kType, 2>(scales[0]), row_factors<kType, 2>(scales[1]));
+  // One step, which has been loaded. `peek()` looks whether the next step is there, `turn(seen)` waits for it and gives
+  // its stage; `done()` says that this one is no longer needed. kFresh: partials start from zero.
+  template <bool kFresh, class Peek, class Turn, class Done>
+  __device__ __forceinline__ void step(const unsigned char* stage, const Peek& peek, const Turn& turn,
+                                       const Done& done) {
+    columns = __shfl_sync(kFullWarp, (shared_address(stage) + Layout::kInput) / 16, 0);  // in a register of the warp
+    multiply<0>();
+    multiply<1>();
+    accumulate<0, kFresh, 1>(stage, row_factors<kType, 0>(scales[0]), row_factors<kType, 0>(scales[1]));
+    multiply<2>();
+    accumulate<1, kFresh, 1>(stage, row_factors<kType, 1>(scales[0]), row_factors<kType, 1>(scales[1]));
+    multiply<3>();
+    const bool seen = peek();
+    accumulate<2, kFresh, 1>(stage, row_factors<kType, 2>(scales[0]), row_factors<kType, 2>(scales[1]));
     const RowFactors upper = row_factors<kType, 3>(scales[0]);
     const RowFactors lower = row_factors<kType, 3>(scales[1]);
-    const unsigned char* next = turn();
-    load_weights(next);
-    wait_for_products<0>(dots[1]);
-    accumulate<3, kFresh>(stage, upper, lower);
+    load(turn(seen));
+    accumulate<3, kFresh, 0>(stage, upper, lower);
     done();
-    return next;
   }
 
  private:
+  static constexpr int kOctetPairs = Shape::kOctets / 2;
+  static constexpr int kAhead = has_minimum(kType) ? 1 : 2;  // pairs of octets whose scales are on their way while a product is waited for
+
   template <int kBlock>
-  __device__ __forceinline__ void multiply(const unsigned char* stage) {
+  __device__ __forceinline__ void multiply() {
     BlockOperands<kType> operands;
     operands.template take<kBlock, 0>(raw[0], scales[0]);
     operands.template take<kBlock, 1>(raw[1], scales[1]);
@@ -96,35 +99,48 @@ struct WarpTile {
     begin_products();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::uint64_t columns =
-          columns_at(shared_address(stage) + Layout::kInput + (kBlock * 2 + half) * 2 * kCoreBytes, kCoreBytes,
-                     kOctetBytes);
+      const std::uint64_t b =
+          columns_at<kCoreBytes, kOctetBytes>(columns + (kBlock * 2 + half) * 2 * kCoreBytes / 16);
       if (half == 0)
-        multiply_async<false>(dot, operands.half[half][0], columns);
+        multiply_async<false>(dot, operands.half[half][0], b);
       else
-        multiply_async<true>(dot, operands.half[half][0], columns);
-      if constexpr (kProductsOfHalf<kType> == 2) multiply_async<true>(dot, operands.half[half][1], columns);
+        multiply_async<true>(dot, operands.half[half][0], b);
+      if constexpr (kProductsOfHalf<kType> == 2) multiply_async<true>(dot, operands.half[half][1], b);
     }
     end_products();
   }
 
-  template <int kBlock, bool kFresh>
+  // Waits until no more than kLeft blocks are with the tensor cores, of which this one is none.
+  template <int kBlock, bool kFresh, int kLeft>
   __device__ __forceinline__ void accumulate(const unsigned char* stage, const RowFactors& upper,
                                              const RowFactors& lower) {
+    const unsigned char* own = stage + Layout::kScales + lane % 4 * 16;
+    float4 scale[kOctetPairs];
+    float4 sum[kOctetPairs];
 #pragma unroll
-    for (int octet = 0; octet < Shape::kOctets; ++octet) {
-      const int place = scale_offset(kBlock, octet * kOctetRows) + lane % 4 * 8;
-      const float2 scale = *reinterpret_cast<const float2*>(stage + Layout::kScales + place);
-      float2 sum = {};
-      if constexpr (has_minimum(kType)) sum = *reinterpret_cast<const float2*>(stage + Layout::kSums + place);
+    for (int pair = 0; pair < kAhead; ++pair) load_columns<kBlock>(own, pair, scale[pair], sum[pair]);
+    wait_for_products<kLeft>(dots[kBlock % 2]);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const RowFactors& row = k < 2 ? upper : lower;
-        float& own = partials[kBlock][4 * octet + k];
-        own = add_block<kType>(kFresh ? 0.0f : own, dots[kBlock % 2][4 * octet + k], row.scale, row.minimum,
-                               k % 2 == 0 ? scale.x : scale.y, k % 2 == 0 ? sum.x : sum.y);
+    for (int pair = 0; pair < kOctetPairs; ++pair) {
+      if (pair >= kAhead) load_columns<kBlock>(own, pair, scale[pair], sum[pair]);
+      const float scale_of[4] = {scale[pair].x, scale[pair].y, scale[pair].z, scale[pair].w};
+      const float sum_of[4] = {sum[pair].x, sum[pair].y, sum[pair].z, sum[pair].w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const RowFactors& row = i % 4 < 2 ? upper : lower;
+        const int column = i / 4 * 2 + i % 2;
+        float& partial = partials[kBlock][8 * pair + i];
+        partial = add_block<kType>(kFresh ? 0.0f : partial, dots[kBlock % 2][8 * pair + i], row.scale, row.minimum,
+                                   scale_of[column], sum_of[column]);
       }
     }
+  }
+
+  template <int kBlock>
+  static __device__ __forceinline__ void load_columns(const unsigned char* own, int pair, float4& scale, float4& sum) {
+    const unsigned char* place = own + scale_offset(kBlock, pair * 2 * kOctetRows);
+    scale = *reinterpret_cast<const float4*>(place);
+    if constexpr (has_minimum(kType)) sum = *reinterpret_cast<const float4*>(place + Layout::kSums - Layout::kScales);
   }
 };
 

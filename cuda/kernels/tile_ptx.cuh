@@ -86,32 +86,34 @@ __device__ __forceinline__ void multiply_async(float (&d)[16], const unsigned (&
 }
 
 // b of a product in shared memory: two cores, 16 bytes of each of eight columns, then those of the next eight columns
-// `octet_bytes` on.
-__device__ __forceinline__ std::uint64_t columns_at(unsigned shared, int core_bytes, int octet_bytes) {
-  return static_cast<std::uint64_t>(shared >> 4) | static_cast<std::uint64_t>(core_bytes >> 4) << 16 |
-         static_cast<std::uint64_t>(octet_bytes >> 4) << 32;
+// kOctetBytes on.
+template <int kCoreBytes, int kOctetBytes>
+__device__ __forceinline__ std::uint64_t columns_at(unsigned shared) {
+  std::uint64_t columns;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(columns) : "r"(shared + (kCoreBytes >> 4 << 16)), "n"(kOctetBytes >> 4));
+  return columns;
 }
 
 // Before the first product that reads registers written since.
 __device__ __forceinline__ void begin_products() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.fence.sync.aligned;");
 #endif
 }
 // Those asked for since the last call are one set.
 __device__ __forceinline__ void end_products() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.commit_group.sync.aligned;");
 #endif
 }
 // Until at most kLeft sets are left; d is that of one that is over.
 template <int kLeft, int kCount>
 __device__ __forceinline__ void wait_for_products(float (&d)[kCount]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft));
 #endif
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i]));
 }
 
 }  // namespace genai::cuda
