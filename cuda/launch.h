@@ -123,8 +123,8 @@ bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_rows(const DeviceTraits& traits);
 void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
 
-// The same with any number of rows, prepared likewise. `prepare` says whether this device has the kernels: they are built
-// for compute capability 9.0 alone, see CMakeLists.txt.
+// The same with any number of rows, prepared likewise. `prepare` says whether this device has the kernels: they are
+// built for compute capability 9.0 alone, see CMakeLists.txt.
 struct TileInput;
 TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args);
 std::size_t tile_input_bytes(int row_count, int cols);

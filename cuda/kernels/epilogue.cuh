@@ -12,18 +12,25 @@ __device__ __forceinline__ float activate(Epilogue activation, float x) {
   return activation == Epilogue::gated_gelu ? exact_gelu(x) : exact_silu(x);
 }
 
-// x / (1 + e^-x) as exact_silu has it, for x that has_short_silu: without the checks that division needs for other
-// arguments, so that several are computed side by side.
+// exact_silu for all but a few x, without branches and the checks that division needs for any numbers, so that several
+// are computed side by side. Above kSiluSame 1 + e^-x is 1, below kSiluZero it is infinite.
+inline constexpr float kSiluSame = 64.0f;
+inline constexpr float kSiluLowest = -86.0f;
+inline constexpr float kSiluZero = -88.4f;
+
 __device__ __forceinline__ bool has_short_silu(float x) {
-  return float_bits(x) << 1 >= 0x44000000u && float_bits(x) << 1 <= 0x85000000u;  // 2^-59 .. 64
+  const unsigned magnitude = float_bits(x) & 0x7fffffffu;
+  return magnitude >= 0x22000000u && magnitude < 0x7f800000u && (x >= kSiluLowest || x <= kSiluZero);
 }
 __device__ __forceinline__ float short_silu(float x) {
-  const float divisor = 1.0f + exp_in_range(-x);
+  const float inside = fminf(fmaxf(x, kSiluLowest), kSiluSame);
+  const float divisor = 1.0f + exp_in_range(-inside);
   const float guess = approximate_reciprocal(divisor);
   const float inverse = exact_fma(exact_fma(-divisor, guess, 1.0f), guess, guess);
-  float quotient = exact_fma(x, inverse, 0.0f);
-  quotient = exact_fma(exact_fma(-divisor, quotient, x), inverse, quotient);
-  return exact_fma(exact_fma(-divisor, quotient, x), inverse, quotient);
+  float quotient = inside * inverse;
+  quotient = exact_fma(exact_fma(-divisor, quotient, inside), inverse, quotient);
+  quotient = exact_fma(exact_fma(-divisor, quotient, inside), inverse, quotient);
+  return x >= kSiluSame ? x : x <= kSiluZero ? -0.0f : quotient;
 }
 
 __device__ __forceinline__ float apply_soft_cap(float x, float soft_cap) {

@@ -102,8 +102,8 @@ __device__ __forceinline__ void multiply_steps(const TilesProduct& product, unsi
   int steps_left = steps_of_block(product.shares, tile_count);
   if (steps_left == 0) return;
   wait_for_previous_grid();
-  float4* sums = reinterpret_cast<float4*>(shared + Memory<kType, Shape>::kSums) +
-                 warp * TileFinish<Shape>::kWarpSums + lane;
+  float4* sums =
+      reinterpret_cast<float4*>(shared + Memory<kType, Shape>::kSums) + warp * TileFinish<Shape>::kWarpSums + lane;
   Ring<kType, Shape> ring = {shared, 0, 0};
   Ring<kType, Shape> following = ring;
   const auto peek = [&] {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply_steps(const TilesProduct& product, unsi
   };
   WarpTile<kType, Shape> tile(warp, lane);
   wait_phase(ring.full(), ring.parity);
-  tile.load(ring.stage());
+  tile.begin(ring.stage());
   for (TilePieces pieces = {}; pieces.next(product.shares);) {
     const TilePiece piece = pieces.piece;
     const int end_q = min(piece.end_q, tile_count);
@@ -313,10 +313,10 @@ void launch_matmul_tiles(const LaunchTarget& target, const MatmulArgs& args) {
     product.epilogue = args.epilogue;
     product.soft_cap = args.soft_cap;
     const int blocks = working_blocks(plan.shares, plan.grid);
-    launch_kernel("matmul_tiles_kernel", plan.choice.kernel,
-                  {dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                   static_cast<std::size_t>(plan.choice.shared_bytes)},
-                  target, product);
+    launch_kernel(
+        "matmul_tiles_kernel", plan.choice.kernel,
+        {dim3(static_cast<unsigned>(blocks)), dim3(kThreads), static_cast<std::size_t>(plan.choice.shared_bytes)},
+        target, product);
     if (input.handed_flags != nullptr) input.handed_flags += kMaxTileBlocks * kHandedFlags;
   }
 }

@@ -58,8 +58,7 @@ struct TileFinish {
     if (last && piece.end_q < kUnits) {
       const Handed handed(product, static_cast<int>(blockIdx.x), warp, lane);
 #pragma unroll 1
-      for (int octet = 0; octet < Shape::kOctets; ++octet)
-        handed.sums[octet * kWarpLanes] = sums[octet * kWarpLanes];
+      for (int octet = 0; octet < Shape::kOctets; ++octet) handed.sums[octet * kWarpLanes] = sums[octet * kWarpLanes];
       __threadfence();
       __syncwarp();
       if (lane == 0) raise_flag(handed.flag);
@@ -127,9 +126,8 @@ struct TileFinish {
 #pragma unroll 1
       for (int octet = 0; octet < Shape::kOctets; ++octet) {
         const Sums own(product, output, first_row, sums[octet * kWarpLanes]);
-        each(octet, [&](int i, float* out) {
-          store_output(product.epilogue, product.soft_cap, own.y[i / 2][i % 2], out);
-        });
+        each(octet,
+             [&](int i, float* out) { store_output(product.epilogue, product.soft_cap, own.y[i / 2][i % 2], out); });
       }
     }
   }

@@ -2,7 +2,7 @@
 // since the int8 of a block are exact in them. Rows are cut into octets, eight octets to a record; columns into tiles
 // of 128. The record of a tile is contiguous:
 //   quants [octet][block j][half h of the block][odd][row g of the octet][8 halves]
-//   scales [panel of four octets][block j][pair of octets][c][octet of the pair][row 2c, 2c + 1 of the octet]
+//   scales [panel of four octets][block j][row of the panel]
 //   sums   likewise
 // Eight rows of 16 bytes are what a product reads at once (tile_ptx.cuh). They hold every second activation of 16: the
 // even ones, then the odd ones, so that a word of packed weights gives its operands by masks alone.
@@ -49,8 +49,7 @@ __host__ __device__ constexpr int quant_offset(int block, int half, int m) {
 }
 
 __host__ __device__ constexpr int scale_offset(int block, int m) {
-  return m / kPanelRows * kPanelScales + (block * kPanelRows + m % kPanelRows / 16 * 16) * 4 + m % 8 / 2 * 16 +
-         m / 8 % 2 * 8 + m % 2 * 4;
+  return m / kPanelRows * kPanelScales + (block * kPanelRows + m % kPanelRows) * 4;
 }
 
 }  // namespace genai::cuda

@@ -1,8 +1,8 @@
 // tile_product.cuh - what four warps of matmul_tiles.cu do with a tile of K: 64 rows of weights, 16 of them with each
 // warp, times the columns of the item, block after block of the tile. Weights become operands in registers
-// (tile_operand.cuh), activations are read where they lie, and a block's product is float(idot) itself, exactly. While
-// tensor cores work on a block, the product of the one before is scaled and added to its partial: four partials of
-// each output are in registers.
+// (tile_operand.cuh), activations are read where they lie, and a block's product is float(idot) itself, exactly: it is
+// scaled and added to its partial. Four partials of each output are in registers. While tensor cores work on a block, a
+// warp makes operands of the next one; the float work of one group of warps falls into the products of the other.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -42,20 +42,66 @@ struct Stage {
 template <DType kType, class Shape>
 struct WarpTile {
   using Layout = Stage<kType, Shape>;
-  using Lane = float[Shape::kLane];
 
   int lane;
   int warp;  // of the block
-  unsigned columns;  // of the step, in units of 16 bytes of shared memory
   Fragment<kType> raw[kWarpStrips];
   RowScales<kType> scales[kWarpStrips];
-  Lane dots[2];  // of two blocks in turn
-  Lane partials[kTileBlocks];
+  BlockOperands<kType> operands;  // of the next block
+  unsigned columns;               // of the step, in units of 16 bytes of shared memory
+  float dots[Shape::kLane];
+  float partials[kTileBlocks][Shape::kLane];
 
-  __device__ __forceinline__ WarpTile(int own_warp, int own_lane)
-      : lane(keep(own_lane)), warp(own_warp), columns(0), dots{} {}
+  __device__ __forceinline__ WarpTile(int own_warp, int own_lane) : lane(own_lane), warp(own_warp), dots{} {}
 
   // What a step begins with.
+  __device__ __forceinline__ void begin(const unsigned char* stage) {
+    load(stage);
+    prepare<0>();
+    columns = columns_of(stage);
+  }
+
+  // One step, which has begun, up to the beginning of the next. `peek()` looks whether that is there, `turn(seen)`
+  // waits for it and gives its stage; `done()` says that this one is no longer needed. kFresh: partials start from
+  // zero.
+  template <bool kFresh, class Peek, class Turn, class Done>
+  __device__ __forceinline__ void step(const unsigned char* stage, const Peek& peek, const Turn& turn,
+                                       const Done& done) {
+    bool seen = false;
+    const unsigned char* next = nullptr;
+    multiply<0>(columns);
+    accumulate<0, kFresh>(stage, row_factors<kType, 0>(scales[0]), row_factors<kType, 0>(scales[1]),
+                          [&] { prepare<1>(); });
+    columns = __shfl_sync(kFullWarp, columns, 0);  // the same, in a register of the warp
+    multiply<1>(columns);
+    accumulate<1, kFresh>(stage, row_factors<kType, 1>(scales[0]), row_factors<kType, 1>(scales[1]), [&] {
+      prepare<2>();
+      seen = peek();
+    });
+    const RowFactors upper = row_factors<kType, 3>(scales[0]);
+    const RowFactors lower = row_factors<kType, 3>(scales[1]);
+    multiply<2>(columns);
+    accumulate<2, kFresh>(stage, row_factors<kType, 2>(scales[0]), row_factors<kType, 2>(scales[1]), [&] {
+      prepare<3>();
+      next = turn(seen);
+      load(next);
+    });
+    multiply<3>(columns);
+    accumulate<3, kFresh>(stage, upper, lower, [&] {
+      prepare<0>();
+      columns = columns_of(next);
+    });
+    done();
+  }
+
+ private:
+  // Octets whose scales are loaded while their product is under way; with sums, there are registers for half of them.
+  static constexpr int kAhead = has_minimum(kType) ? Shape::kOctets / 2 : Shape::kOctets;
+
+  static __device__ __forceinline__ unsigned columns_of(const unsigned char* stage) {
+    return (shared_address(stage) + Layout::kInput) / 16;
+  }
+
   __device__ __forceinline__ void load(const unsigned char* stage) {
 #pragma unroll
     for (int strip = 0; strip < kWarpStrips; ++strip) {
@@ -65,82 +111,56 @@ struct WarpTile {
     }
   }
 
-  // One step, which has been loaded. `peek()` looks whether the next step is there, `turn(seen)` waits for it and gives
-  // its stage; `done()` says that this one is no longer needed. kFresh: partials start from zero.
-  template <bool kFresh, class Peek, class Turn, class Done>
-  __device__ __forceinline__ void step(const unsigned char* stage, const Peek& peek, const Turn& turn,
-                                       const Done& done) {
-    columns = __shfl_sync(kFullWarp, (shared_address(stage) + Layout::kInput) / 16, 0);  // in a register of the warp
-    multiply<0>();
-    multiply<1>();
-    accumulate<0, kFresh, 1>(stage, row_factors<kType, 0>(scales[0]), row_factors<kType, 0>(scales[1]));
-    multiply<2>();
-    accumulate<1, kFresh, 1>(stage, row_factors<kType, 1>(scales[0]), row_factors<kType, 1>(scales[1]));
-    multiply<3>();
-    const bool seen = peek();
-    accumulate<2, kFresh, 1>(stage, row_factors<kType, 2>(scales[0]), row_factors<kType, 2>(scales[1]));
-    const RowFactors upper = row_factors<kType, 3>(scales[0]);
-    const RowFactors lower = row_factors<kType, 3>(scales[1]);
-    load(turn(seen));
-    accumulate<3, kFresh, 0>(stage, upper, lower);
-    done();
-  }
-
- private:
-  static constexpr int kOctetPairs = Shape::kOctets / 2;
-  static constexpr int kAhead = has_minimum(kType) ? 1 : 2;  // pairs of octets whose scales are on their way while a product is waited for
-
   template <int kBlock>
-  __device__ __forceinline__ void multiply() {
-    BlockOperands<kType> operands;
+  __device__ __forceinline__ void prepare() {
     operands.template take<kBlock, 0>(raw[0], scales[0]);
     operands.template take<kBlock, 1>(raw[1], scales[1]);
-    Lane& dot = dots[kBlock % 2];
+  }
+
+  template <int kBlock>
+  __device__ __forceinline__ void multiply(unsigned step_columns) {
     begin_products();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::uint64_t b =
-          columns_at<kCoreBytes, kOctetBytes>(columns + (kBlock * 2 + half) * 2 * kCoreBytes / 16);
+          columns_at<kCoreBytes, kOctetBytes>(step_columns + (kBlock * 2 + half) * 2 * kCoreBytes / 16);
       if (half == 0)
-        multiply_async<false>(dot, operands.half[half][0], b);
+        multiply_async<false>(dots, operands.half[half][0], b);
       else
-        multiply_async<true>(dot, operands.half[half][0], b);
-      if constexpr (kProductsOfHalf<kType> == 2) multiply_async<true>(dot, operands.half[half][1], b);
+        multiply_async<true>(dots, operands.half[half][0], b);
+      if constexpr (kProductsOfHalf<kType> == 2) multiply_async<true>(dots, operands.half[half][1], b);
     }
     end_products();
   }
 
-  // Waits until no more than kLeft blocks are with the tensor cores, of which this one is none.
-  template <int kBlock, bool kFresh, int kLeft>
+  // `meanwhile()` is done before the product is waited for.
+  template <int kBlock, bool kFresh, class Meanwhile>
   __device__ __forceinline__ void accumulate(const unsigned char* stage, const RowFactors& upper,
-                                             const RowFactors& lower) {
-    const unsigned char* own = stage + Layout::kScales + lane % 4 * 16;
-    float4 scale[kOctetPairs];
-    float4 sum[kOctetPairs];
+                                             const RowFactors& lower, const Meanwhile& meanwhile) {
+    float2 scale[Shape::kOctets];
+    float2 sum[Shape::kOctets];
+    const auto load_octet = [&](int octet) {
+      const unsigned char* place = stage + Layout::kScales + scale_offset(kBlock, octet * kOctetRows) + lane % 4 * 8;
+      scale[octet] = *reinterpret_cast<const float2*>(place);
+      if constexpr (has_minimum(kType))
+        sum[octet] = *reinterpret_cast<const float2*>(place + Layout::kSums - Layout::kScales);
+    };
 #pragma unroll
-    for (int pair = 0; pair < kAhead; ++pair) load_columns<kBlock>(own, pair, scale[pair], sum[pair]);
-    wait_for_products<kLeft>(dots[kBlock % 2]);
+    for (int octet = 0; octet < kAhead; ++octet) load_octet(octet);
+    meanwhile();
+    wait_for_products(dots);
 #pragma unroll
-    for (int pair = 0; pair < kOctetPairs; ++pair) {
-      if (pair >= kAhead) load_columns<kBlock>(own, pair, scale[pair], sum[pair]);
-      const float scale_of[4] = {scale[pair].x, scale[pair].y, scale[pair].z, scale[pair].w};
-      const float sum_of[4] = {sum[pair].x, sum[pair].y, sum[pair].z, sum[pair].w};
+    for (int octet = 0; octet < Shape::kOctets; ++octet) {
+      if (octet >= kAhead) load_octet(octet);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const RowFactors& row = i % 4 < 2 ? upper : lower;
-        const int column = i / 4 * 2 + i % 2;
-        float& partial = partials[kBlock][8 * pair + i];
-        partial = add_block<kType>(kFresh ? 0.0f : partial, dots[kBlock % 2][8 * pair + i], row.scale, row.minimum,
-                                   scale_of[column], sum_of[column]);
+      for (int k = 0; k < 4; ++k) {
+        const RowFactors& row = k < 2 ? upper : lower;
+        float& partial = partials[kBlock][4 * octet + k];
+        partial =
+            add_block<kType>(kFresh ? 0.0f : partial, dots[4 * octet + k], row.scale, row.minimum,
+                             k % 2 == 0 ? scale[octet].x : scale[octet].y, k % 2 == 0 ? sum[octet].x : sum[octet].y);
       }
     }
-  }
-
-  template <int kBlock>
-  static __device__ __forceinline__ void load_columns(const unsigned char* own, int pair, float4& scale, float4& sum) {
-    const unsigned char* place = own + scale_offset(kBlock, pair * 2 * kOctetRows);
-    scale = *reinterpret_cast<const float4*>(place);
-    if constexpr (has_minimum(kType)) sum = *reinterpret_cast<const float4*>(place + Layout::kSums - Layout::kScales);
   }
 };
 
