@@ -41,6 +41,21 @@ struct Fragment {
     if constexpr (kEightBits) high = *reinterpret_cast<const uint4*>(tile + 512 + 16 * lane);
   }
 
+  // With blocks 2 and 3 in the places of 0 and 1.
+  __device__ __forceinline__ void take_second_pair() {
+    low.x = low.z;
+    low.y = low.w;
+    if constexpr (kFiveBits) high.x >>= 2;
+    if constexpr (kSixBits) {
+      high.x >>= 4;
+      high.y >>= 4;
+    }
+    if constexpr (kEightBits) {
+      high.x = high.z;
+      high.y = high.w;
+    }
+  }
+
   // Weights of half h of block j, four bytes of kFactor * (n - zero point).
   template <int kHalf, int kBlock>
   __device__ __forceinline__ unsigned weights() const {

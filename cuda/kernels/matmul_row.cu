@@ -140,7 +140,7 @@ __device__ __forceinline__ void consume_unit(const RowProduct& product, const Un
   ++consumer.finished;
   OutputTerms terms = {0.0f, 0.0f};
   if (finishes) terms = load_terms(product, output, job.unit.strip, job.unit.strips);
-  OctetInput input(consumer.row, consumer.warp_in_group);
+  OctetInput input(lane, consumer.row, consumer.warp_in_group);
   float partials[2] = {0.0f, 0.0f};
   int octet = consumer.warp_in_group;
   for (int piece = 0; piece < job.pieces; ++piece) {
@@ -155,11 +155,11 @@ __device__ __forceinline__ void consume_unit(const RowProduct& product, const Un
     __syncwarp();
     for (int strip = 0; strip < job.unit.strips; ++strip) {
       if (piece == 0) {
-        input = OctetInput(consumer.row, consumer.warp_in_group);
+        input = OctetInput(lane, consumer.row, consumer.warp_in_group);
         octet = consumer.warp_in_group;
       }
       const TileBytes* tile = bytes + (strip * (end_tile - first_tile) + 2 * octet - first_tile) * kTileBytes;
-      accumulate_octets<kType>(tile, end_tile, octet, input, partials);
+      accumulate_octets<kType>(lane, tile, end_tile, octet, input, partials);
       if (strip + 1 == job.unit.strips) break;
       *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);  // a bundle of whole strips
       own += kStripRows * kPartialStride;

@@ -16,37 +16,19 @@
 namespace genai::cuda {
 namespace {
 
-// Of every operation the block's share of each output, worked out before the first begins.
-template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void plan_program(const RowProgram& program, UnitRange* ranges) {
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < program.op_count * kMaxStreamOutputs; i += kProgramThreads) {
-    const ProgramOp& op = program.ops[i / kMaxStreamOutputs];
-    const int output = i % kMaxStreamOutputs;
-    if (op.kind != ProgramOpKind::product || output >= op.product.shape.output_count) continue;
-    plan_output<kFirst, kSecond>(op.product.shape, output, program.unit_strips, static_cast<int>(blockIdx.x),
-                                 static_cast<int>(gridDim.x), ranges + op.product.first_range + output);
-  }
+// Of every product the block's share.
+__device__ __forceinline__ BlockShare share_of(const RowProgram& program, unsigned char* shared, const ProgramOp& op) {
+  return BlockShare(reinterpret_cast<int*>(shared + program.layout.shares) + op.product.share);
 }
 
+// All of them, worked out before the first operation begins.
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void feed_program(const RowProgram& program, const ProgramRing& ring,
-                                             const UnitRange* ranges) {
-  RingFeeder feeder(ring);
-  feeder.set_window(program.window);
-  StepRow row = {-1, -1, 0, 0};
+__device__ __forceinline__ void plan_program(const RowProgram& program, unsigned char* shared) {
 #pragma unroll 1
-  for (int index = 0; index < program.op_count; ++index) {
-    const ProgramOp& op = program.ops[index];
-    if (op.kind == ProgramOpKind::product) {
-      feed_product<kFirst, kSecond>(op.product, ranges + op.product.first_range, feeder);
-      continue;
-    }
-    if (row.position < 0) {
-      wait_for_previous_grid();
-      row = *program.rows;
-    }
-    feed_attention(op.attention, row, program.window, feeder);
+  for (int i = static_cast<int>(threadIdx.x); i < program.op_count; i += kProgramThreads) {
+    const ProgramOp& op = program.ops[i];
+    if (op.kind == ProgramOpKind::product)
+      share_of(program, shared, op).plan<kFirst, kSecond>(op.product, program.unit_strips);
   }
 }
 
@@ -61,6 +43,26 @@ __device__ __forceinline__ ProgramExchange exchange_of(const RowProgram& program
   return {reinterpret_cast<float*>(shared + program.layout.exchange), barriers, barriers + 2, program.unit_strips};
 }
 
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void feed_program(const RowProgram& program, unsigned char* shared) {
+  RingFeeder feeder(ring_of(program, shared));
+  feeder.set_window(program.window);
+  StepRow row = {-1, -1, 0, 0};
+#pragma unroll 1
+  for (int index = 0; index < program.op_count; ++index) {
+    const ProgramOp& op = program.ops[index];
+    if (op.kind == ProgramOpKind::product) {
+      feed_product<kFirst, kSecond>(op.product, share_of(program, shared, op), feeder);
+      continue;
+    }
+    if (row.position < 0) {
+      wait_for_previous_grid();
+      row = *program.rows;
+    }
+    feed_attention(op.attention, row, program.window, feeder);
+  }
+}
+
 // How far the consumers are. All else about them is computed anew for each operation: kept, it would take registers
 // from sums.
 struct Progress {
@@ -72,7 +74,7 @@ struct Progress {
 __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsigned char* shared,
                                                 const Progress& progress) {
   const ProgramLayout& layout = program.layout;
-  const int warp = keep(static_cast<int>(threadIdx.x)) / kWarpLanes;
+  const int warp = own_warp();
   Consumer consumer;
   consumer.ring = ring_of(program, shared);
   consumer.exchange = exchange_of(program, shared);
@@ -95,9 +97,8 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
     const ProgramOp& op = program.ops[index];
     const unsigned generation = static_cast<unsigned>(index) + 1;
     if (op.kind == ProgramOpKind::product) {
-      const UnitRange* ranges = reinterpret_cast<const UnitRange*>(shared + program.layout.ranges);
       Consumer consumer = consumer_of(program, shared, progress);
-      consume_product<kFirst, kSecond>(op.product, ranges + op.product.first_range, consumer);
+      consume_product<kFirst, kSecond>(op.product, share_of(program, shared, op), consumer);
       progress.stage = consumer.stage;
       progress.round = consumer.round;
       continue;
@@ -111,8 +112,7 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
   }
 }
 
-__device__ __forceinline__ void finish_program(const RowProgram& program, unsigned char* shared, unsigned launch,
-                                               const UnitRange* ranges) {
+__device__ __forceinline__ void finish_program(const RowProgram& program, unsigned char* shared, unsigned launch) {
   const ProgramExchange exchange = exchange_of(program, shared);
   unsigned* words = program.handover.words(launch);
   int round = 0;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void finish_program(const RowProgram& program, unsign
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
     if (op.kind == ProgramOpKind::product)
-      finish_product(op.product, ranges + op.product.first_range, exchange, words, round);
+      finish_product(op.product, share_of(program, shared, op), exchange, words, round);
   }
 }
 
@@ -130,21 +130,20 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   allow_next_grid();
   const ProgramRing ring = ring_of(program, shared);
   if (threadIdx.x < kRingBarriers) init_barrier(ring.full + threadIdx.x, 1);
-  if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroupWarps);
+  if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroups * kProgramGroupWarps);
   const ProgramExchange exchange = exchange_of(program, shared);
   if (threadIdx.x < 2) {
     init_barrier(exchange.full + threadIdx.x, kProgramGroups * kProgramGroupWarps);
     init_barrier(exchange.empty + threadIdx.x, 1);
   }
   if (threadIdx.x < kRingBarriers) publish_barriers();
-  UnitRange* ranges = reinterpret_cast<UnitRange*>(shared + program.layout.ranges);
-  plan_program<kFirst, kSecond>(program, ranges);
+  plan_program<kFirst, kSecond>(program, shared);
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-  if (warp == kCopyingWarp) return feed_program<kFirst, kSecond>(program, ring, ranges);
+  if (warp == kCopyingWarp) return feed_program<kFirst, kSecond>(program, shared);
   wait_for_previous_grid();
   const unsigned launch = program.handover.launches()[blockIdx.x];
-  if (warp == kFinishingWarp) return finish_program(program, shared, launch, ranges);
+  if (warp == kFinishingWarp) return finish_program(program, shared, launch);
   consume_program<kFirst, kSecond>(program, shared, launch);
   // The words of the last launch are those of the next.
   uint4* others = reinterpret_cast<uint4*>(program.handover.words(launch + 1));

@@ -17,6 +17,7 @@
 
 #include "cuda/kernels/attention_split.cuh"
 #include "cuda/kernels/cells.cuh"
+#include "cuda/kernels/row_units.cuh"
 #include "cuda/kernels/weight_stream.cuh"
 #include "engine/device/kernels.h"
 
@@ -51,8 +52,9 @@ struct ProgramInput {
 };
 
 struct ProgramProduct {
-  int first_range;    // in the table of ranges, an output each
+  int share;          // its place in the table of shares, BlockShare
   StreamShape shape;  // stage_bytes: a slot of the ring
+  UnitCut cut;        // of a strip of the type that takes the most bytes
   ProgramOutput outputs[kMaxStreamOutputs];
   ProgramInput input;
   const float* norm_weight;  // null: none
@@ -80,11 +82,18 @@ struct ProgramAttention {
   bool interleaved;
   int head_count;
   HeadUnits units;
+  HeadUnits small_units;  // for no more chunks than the next number
+  int most_small_chunks;
   float scale;
   int window;
   float soft_cap;
   int chunk_capacity;
   CacheView cache;
+
+  // Where there are few chunks, fewer heads at a time give all groups of warps something to do.
+  __device__ __forceinline__ const HeadUnits& units_for(int chunk_count) const {
+    return chunk_count <= most_small_chunks ? small_units : units;
+  }
 };
 
 enum class ProgramOpKind : int { product, attention };
@@ -107,7 +116,7 @@ struct ProgramLayout {
   int staged;    // floats of a row that has a norm, behind its quants
   int reduce;    // the norm's partial sums
   int exchange;  // ProgramExchange
-  int ranges;    // [output] UnitRange, of all operations
+  int shares;    // [operation] BlockShare
   int barriers;
   int total;
 };

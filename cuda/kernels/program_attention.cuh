@@ -63,7 +63,8 @@ struct AttentionItems {
 
   __device__ __forceinline__ AttentionItems(const ProgramAttention& op, const StepRow& row)
       : span(chunk_span(row.position, op.window)) {
-    const unsigned all = static_cast<unsigned>(op.cache.kv_head_count * op.units.units_per_kv * span.count);
+    const int units_per_kv = op.units_for(span.count).units_per_kv;
+    const unsigned all = static_cast<unsigned>(op.cache.kv_head_count * units_per_kv * span.count);
     first = first_item(all, blockIdx.x);
     count = first_item(all, blockIdx.x + 1) - first;
   }
@@ -92,8 +93,9 @@ __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const
   const AttentionItems items(op, row);
   const unsigned bytes = static_cast<unsigned>(kChunkPositions * op.cache.head_dim * 2);
   const auto place = [&](AttentionItem& item) {  // of the item, which becomes the next one
-    const CacheHead<std::uint16_t> cache = cache_head<std::uint16_t>(
-        op.cache, row.sequence, items.span.first_chunk + item.chunk, unit_at(op.units, item.unit).kv_head);
+    const CacheHead<std::uint16_t> cache =
+        cache_head<std::uint16_t>(op.cache, row.sequence, items.span.first_chunk + item.chunk,
+                                  unit_at(op.units_for(items.span.count), item.unit).kv_head);
     if (++item.chunk == items.span.count) item = {item.unit + 1, 0};
     return cache;
   };
@@ -111,7 +113,7 @@ __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const
 // By a warp that has read what the stage holds.
 __device__ __forceinline__ void release_stage(const ProgramRing& ring, int stage) {
   __syncwarp();
-  if (threadIdx.x % kWarpLanes == 0) ring.release(stage);
+  if (own_lane() == 0) ring.release(stage);
 }
 
 enum class OwnPart : int { key, value };
@@ -135,7 +137,7 @@ __device__ __forceinline__ void put_own_position(const ProgramAttention& op, con
   std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage));
   ring.wait_full(stage);
 #pragma unroll 1
-  for (int i = head_element(0); i < head_dim; i += kWarpLanes) {
+  for (int i = own_lane(); i < head_dim; i += kWarpLanes) {
     const std::uint16_t half = float_to_half(staged[i]);
     const int place = is_key ? (i / 8 * kChunkPositions + slot) * 8 + i % 8 : slot * head_dim + i;
     shared[place] = half;
@@ -165,7 +167,7 @@ struct ConsumerThread {
   GroupThread own;
 
   __device__ __forceinline__ ConsumerThread() {
-    const int thread = keep(static_cast<int>(threadIdx.x));
+    const int thread = own_thread();
     group = thread / kGroupThreads;
     own = {thread / kWarpLanes % kGroupWarps, thread % kWarpLanes};
   }
@@ -178,7 +180,7 @@ struct Attention {
   const ProgramRing& ring;
 
   __device__ __forceinline__ ChunkSpan span() const { return chunk_span(keep(step.row.position), op.window); }
-  __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.units, keep(index)); }
+  __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.units_for(span().count), keep(index)); }
   __device__ __forceinline__ ChunkCells cells() const { return ChunkCells(op, step.handover); }
   __device__ __forceinline__ void barrier() const { program_group_barrier(ConsumerThread().group); }
   __device__ __forceinline__ float* queries() const {
@@ -300,12 +302,13 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
 __device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
                                        int first_stage) {
   const Attention attention = {op, step, ring};
-  switch (op.units.unit_heads) {
+  switch (op.units_for(attention.span().count).unit_heads) {
     case 1:
       return attend_units<1>(attention, first_stage);
     case 2:
       return attend_units<2>(attention, first_stage);
     case 3:
+      return attend_units<3>(attention, first_stage);
     case 4:
       return attend_units<4>(attention, first_stage);
     case 5:

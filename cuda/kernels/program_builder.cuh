@@ -81,7 +81,9 @@ class ProgramBuilder {
   bool takes_handover(DevicePtr<std::byte> handover);
   bool takes_types(const MatmulArgs& args);
   ProgramLayout layout(int unit_strips) const;
+  UnitCut cut(int index) const;
   int most_fitting_strips() const;
+  void spread_attention(ProgramAttention& op) const;
 
   const DeviceTraits& traits_;
   std::vector<ProgramTypes> candidates_;
@@ -89,7 +91,7 @@ class ProgramBuilder {
   std::vector<OpFacts> facts_;  // an operation each
   std::vector<Vector> vectors_;
   int used_words_ = 0;
-  int range_count_ = 0;
+  int share_numbers_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
   bool has_attention_ = false;
@@ -217,8 +219,8 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   op.kind = ProgramOpKind::product;
   ProgramProduct& product = op.product;
   product = {};
-  product.first_range = range_count_;
-  range_count_ += args.output_count;
+  product.share = share_numbers_;
+  share_numbers_ += BlockShare::numbers(args.output_count);
   product.input = read(args.input.address(), cols);
   product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
   product.norm_epsilon = args.norm_epsilon;
@@ -290,8 +292,8 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
       (std::max(scales * (sums ? 2 : 1) + vector, has_attention_ ? kAttentionAreaBytes : 0) + 127) / 128 * 128;
   constexpr int kReduce = kVectorThreads / 2 * 4;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
-  const int ranges = range_count_ * static_cast<int>(sizeof(UnitRange));
-  const int others = area + kReduce + exchange + ranges + kProgramBarriers * 8;
+  const int shares = (share_numbers_ + 1) / 2 * 2 * static_cast<int>(sizeof(int));  // barriers follow
+  const int others = area + kReduce + exchange + shares + kProgramBarriers * 8;
   ProgramLayout layout = {};
   layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
   layout.scales = kRingSlots * layout.slot_bytes;
@@ -300,25 +302,40 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   layout.staged = layout.quants + normed_quants;
   layout.reduce = layout.scales + area;
   layout.exchange = layout.reduce + kReduce;
-  layout.ranges = layout.exchange + exchange;
-  layout.barriers = layout.ranges + ranges;
+  layout.shares = layout.exchange + exchange;
+  layout.barriers = layout.shares + shares;
   layout.total = layout.barriers + kProgramBarriers * 8;
   return layout;
 }
 
-// Of any matrix, in a slot of the present layout.
+// How strips of an operation are cut, so that all outputs have the same pieces, in a slot of the present layout.
+inline UnitCut ProgramBuilder::cut(int index) const {
+  const StreamShape& shape = program_->ops[index].product.shape;
+  int tile_bytes = 0;
+  for (int i = 0; i < shape.output_count; ++i)
+    tile_bytes =
+        std::max(tile_bytes,
+                 tile_layout(facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)]).tile_bytes);
+  return unit_cut(tile_bytes, shape.tile_count, program_->layout.slot_bytes);
+}
+
 inline int ProgramBuilder::most_fitting_strips() const {
   int most = 0;
-  for (int index = 0; index < program_->op_count; ++index) {
-    if (program_->ops[index].kind != ProgramOpKind::product) continue;
-    const StreamShape& shape = program_->ops[index].product.shape;
-    for (int i = 0; i < shape.output_count; ++i) {
-      const DType dtype = facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)];
-      const UnitCut cut = unit_cut(tile_layout(dtype).tile_bytes, shape.tile_count, program_->layout.slot_bytes);
-      most = std::max(most, cut.fitting_strips);
-    }
-  }
+  for (int index = 0; index < program_->op_count; ++index)
+    if (program_->ops[index].kind == ProgramOpKind::product) most = std::max(most, cut(index).fitting_strips);
   return most;
+}
+
+// Units of fewer heads, so that each block has one where a row sees 1024 positions, as long as none has more than two.
+inline void ProgramBuilder::spread_attention(ProgramAttention& op) const {
+  constexpr int kChunks = 1024 / kChunkPositions;
+  const int kv_heads = op.cache.kv_head_count;
+  const int blocks = program_->block_count;
+  const int heads = op.units.heads_per_kv;
+  const int units = std::clamp(blocks / (kChunks * kv_heads), op.units.units_per_kv, heads);
+  const int unit_heads = (heads + units - 1) / units;
+  op.small_units = {heads, (heads + unit_heads - 1) / unit_heads, unit_heads};
+  op.most_small_chunks = 2 * blocks / (kv_heads * op.small_units.units_per_kv);
 }
 
 // Lays out shared memory, chooses the kernel, and finds what must be in memory when the program is over.
@@ -329,9 +346,13 @@ inline const RowProgram* ProgramBuilder::finish() {
   }
   if (program_->layout.slot_bytes < slot_bytes_needed_) return nullptr;
   for (int index = 0; index < program_->op_count; ++index) {
-    if (program_->ops[index].kind != ProgramOpKind::product) continue;
+    if (program_->ops[index].kind == ProgramOpKind::attention) {
+      spread_attention(program_->ops[index].attention);
+      continue;
+    }
     ProgramProduct& product = program_->ops[index].product;
     product.shape.stage_bytes = program_->layout.slot_bytes;
+    product.cut = cut(index);
     for (int i = 0; i < product.shape.output_count; ++i)
       product.shape.outputs[i].second_type =
           facts_[static_cast<std::size_t>(index)].dtypes[static_cast<std::size_t>(i)] != types().first;

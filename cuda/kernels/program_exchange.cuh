@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/program.cuh"
+#include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/row_octets.cuh"
 
@@ -26,14 +27,14 @@ struct ProgramExchange {
   // By a whole warp that has written what it had.
   __device__ __forceinline__ void arrive_full(int round) const {
     __syncwarp();
-    if (threadIdx.x % kWarpLanes == 0) arrive(full + (round & 1));
+    if (own_lane() == 0) arrive(full + (round & 1));
   }
   __device__ __forceinline__ void wait_full(int round) const {
     wait_phase(full + (round & 1), static_cast<unsigned>(round / 2) & 1u);
   }
   __device__ __forceinline__ void free(int round) const {
     __syncwarp();
-    if (threadIdx.x % kWarpLanes == 0) arrive(empty + (round & 1));
+    if (own_lane() == 0) arrive(empty + (round & 1));
   }
 };
 

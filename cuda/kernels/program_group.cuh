@@ -9,6 +9,16 @@ namespace genai::cuda {
 
 inline constexpr int kProgramGroupThreads = kProgramGroupWarps * 32;
 
+// Numbers of a thread, worked out anew where they are asked for: what follows from them, kept from operation to
+// operation, would take registers from what an operation has on its way.
+__device__ __forceinline__ int own_thread() {
+  const int thread = keep(static_cast<int>(threadIdx.x));
+  __builtin_assume(thread >= 0 && thread < kProgramThreads);
+  return thread;
+}
+__device__ __forceinline__ int own_lane() { return own_thread() % 32; }
+__device__ __forceinline__ int own_warp() { return own_thread() / 32; }
+
 // Barriers 2 .. 5 of a block belong to its groups. A number known only at run time makes the compiler reserve all 16 of
 // a block: there is one on a multiprocessor.
 __device__ __forceinline__ void program_group_barrier(int group) {

@@ -1,7 +1,7 @@
 // program_merge.cuh - what chunks left behind (program_partials.cuh), merged in ascending order: the end of attention
-// as an operation of a program. An item is a slice of the dimensions of one head; a group of warps has one at a time,
-// and groups never meet. One warp computes the chunks' weights, two bring their outputs to shared memory, some batches
-// ahead, and one has the two sums, a dimension a lane.
+// as an operation of a program. An item is a slice of the dimensions of one head; two groups of warps have one at a
+// time, and such halves of a block never meet. One warp computes the chunks' weights, four bring their outputs to
+// shared memory, some batches ahead, and one has the two sums, a dimension a lane.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -10,27 +10,40 @@
 
 namespace genai::cuda {
 
-inline constexpr int kMergeBatch = 16;  // chunks
+inline constexpr int kMergeBatch = 32;  // chunks
 inline constexpr int kBatchesAhead = 3;
-inline constexpr int kWeightBatches = 4;  // whose weights are computed at once
+inline constexpr int kWeightBatches = 2;  // whose weights are computed at once
 inline constexpr int kWeightGroup = kWeightBatches * kMergeBatch;
-inline constexpr int kLoadingWarps = 2;
+inline constexpr int kLoadingWarps = 4;
+inline constexpr int kMergingWarps = kLoadingWarps + 2;
 inline constexpr int kLoadedChunks = kMergeBatch / kLoadingWarps;  // of a batch, by one warp
-static_assert(kSliceDims == kWarpLanes && kLoadingWarps + 2 == kProgramGroupWarps);
+inline constexpr int kAddedChunks = 16;                            // by straight code
+inline constexpr int kProgramHalves = kProgramGroups / 2;
+inline constexpr int kHalfWarps = 2 * kProgramGroupWarps;
+static_assert(kSliceDims == kWarpLanes && kMergingWarps <= kHalfWarps);
 
-// A group's shared memory. Batches and groups of weights alternate between two places: between two barriers one is
+// All warps of a half, and those that have work.
+__device__ __forceinline__ void half_barrier(int half) {
+  asm volatile("bar.sync %0, %1;" ::"r"(2 + kProgramGroups + half), "n"(kHalfWarps * kWarpLanes) : "memory");
+}
+__device__ __forceinline__ void merging_barrier(int half) {
+  asm volatile("bar.sync %0, %1;" ::"r"(2 + kProgramGroups + half), "n"(kMergingWarps * kWarpLanes) : "memory");
+}
+
+// A half's shared memory. Batches and groups of weights alternate between two places: between two barriers one is
 // written and the other one read.
 struct MergePlaces {
   float* outputs;   // [2][kMergeBatch][kSliceDims]
   float4* weights;  // [2][kWeightGroup]
-  int group;
+  int half;
+  static constexpr int kHalfBytes = 2 * kGroupAreaBytes;
   static constexpr int kWeights = 2 * kMergeBatch * kSliceDims * 4;
-  static_assert(kWeights + 2 * kWeightGroup * 16 <= kGroupAreaBytes);
+  static_assert(kWeights + 2 * kWeightGroup * 16 <= kHalfBytes);
 
-  __device__ __forceinline__ MergePlaces(unsigned char* area, int of_group)
-      : outputs(reinterpret_cast<float*>(area + of_group * kGroupAreaBytes)),
-        weights(reinterpret_cast<float4*>(area + of_group * kGroupAreaBytes + kWeights)),
-        group(of_group) {}
+  __device__ __forceinline__ MergePlaces(unsigned char* area, int of_half)
+      : outputs(reinterpret_cast<float*>(area + of_half * kHalfBytes)),
+        weights(reinterpret_cast<float4*>(area + of_half * kHalfBytes + kWeights)),
+        half(of_half) {}
 };
 
 __device__ __forceinline__ int merge_batches(int chunk_count) { return (chunk_count + kMergeBatch - 1) / kMergeBatch; }
@@ -49,7 +62,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
   };
 #pragma unroll
   for (int i = 0; i < kBatchesAhead; ++i) ask(i, ahead[i]);
-  float* place = places.outputs + first_chunk * kSliceDims + static_cast<int>(threadIdx.x) % kWarpLanes;
+  float* place = places.outputs + first_chunk * kSliceDims + own_lane();
   const int batches = merge_batches(chunk_count);
 #pragma unroll 1
   for (int first = 0; first < batches; first += kBatchesAhead) {
@@ -70,7 +83,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
 #pragma unroll
       for (int k = 0; k < kLoadedChunks; ++k) place[(batch % 2 * kMergeBatch + k) * kSliceDims] = value_of(ahead[i][k]);
       if (batch + kBatchesAhead < batches) ask(batch + kBatchesAhead, ahead[i]);
-      program_group_barrier(places.group);
+      merging_barrier(places.half);
     }
   }
 }
@@ -79,7 +92,7 @@ __device__ __forceinline__ void bring_outputs(const Cell* source, int chunk_coun
 __device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count, unsigned tag,
                                               const MergePlaces& places) {
   constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
-  const int own_first = static_cast<int>(threadIdx.x) % kWarpLanes * kCount;
+  const int own_first = own_lane() * kCount;
   const float lowest = bits_float(0xff800000u);
   SumWords ahead[kCount];
   const auto ask = [&](int first) {
@@ -107,7 +120,7 @@ __device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count,
   const int batches = merge_batches(chunk_count);
 #pragma unroll 1
   for (int batch = 0; batch < batches; ++batch) {
-    program_group_barrier(places.group);
+    merging_barrier(places.half);
     // The place of the next group's weights is free, since this group's have begun.
     const int next = (batch / kWeightBatches + 1) * kWeightGroup;
     if (batch % kWeightBatches == 0 && next < chunk_count) weigh(next);
@@ -116,36 +129,36 @@ __device__ __forceinline__ void bring_weights(const Cell* sums, int chunk_count,
 
 // The output at the lane's dimension.
 __device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& places) {
-  const float* own = places.outputs + static_cast<int>(threadIdx.x) % kWarpLanes;
+  const float* own = places.outputs + own_lane();
   MergeState state = {0.0f, 0.0f};
-  int weight = 0;  // of the chunk, in its two places
 #pragma unroll 1
-  for (int first = 0; first < chunk_count; first += kMergeBatch) {
-    program_group_barrier(places.group);
-    float outputs[kMergeBatch];
+  for (int first = 0; first < chunk_count; first += kAddedChunks) {
+    if (first % kMergeBatch == 0) merging_barrier(places.half);
+    float outputs[kAddedChunks];
 #pragma unroll
-    for (int k = 0; k < kMergeBatch; ++k) outputs[k] = own[(first % (2 * kMergeBatch) + k) * kSliceDims];
-    merge_batch(state, outputs, places.weights + weight, chunk_count - first);
-    weight = (weight + kMergeBatch) % (2 * kWeightGroup);
+    for (int k = 0; k < kAddedChunks; ++k) outputs[k] = own[(first % (2 * kMergeBatch) + k) * kSliceDims];
+    merge_batch(state, outputs, places.weights + first % (2 * kWeightGroup), chunk_count - first);
   }
   return state.output * (1.0f / state.total);
 }
 
 // All threads that consume, behind attend(). Leaves the area to a barrier of all of them.
 __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const AttentionStep& step) {
-  const int group = static_cast<int>(threadIdx.x) / kProgramGroupThreads;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes % kProgramGroupWarps;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int half = own_warp() / kHalfWarps;
+  const int warp = own_warp() % kHalfWarps;
+  const int lane = own_lane();
   const int head_dim = op.cache.head_dim;
-  const MergePlaces places(step.area, group);
+  const MergePlaces places(step.area, half);
   const ChunkCells cells(op, step.handover);
   const int chunk_count = chunk_span(step.row.position, op.window).count;
   const unsigned tag = step.tag();
   const int item_count = op.head_count * cells.slices;
-  // The last group has had the fewest items of attend().
-  int item = static_cast<int>(blockIdx.x) + (kProgramGroups - 1 - group) * static_cast<int>(gridDim.x);
+  half_barrier(half);  // both groups have left the area
+  if (warp >= kMergingWarps) return;
+  // The last half has had the fewest items of attend().
+  int item = static_cast<int>(blockIdx.x) + (kProgramHalves - 1 - half) * static_cast<int>(gridDim.x);
 #pragma unroll 1
-  for (; item < item_count; item += kProgramGroups * static_cast<int>(gridDim.x)) {
+  for (; item < item_count; item += kProgramHalves * static_cast<int>(gridDim.x)) {
     const int head = item / cells.slices;
     const int slice = item - head * cells.slices;
     const int dim = slice * kSliceDims + lane;
@@ -161,7 +174,7 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
       bring_outputs(cells.output(head, slice, first_chunk) + lane, chunk_count, first_chunk, dim < head_dim, tag,
                     places);
     }
-    program_group_barrier(group);  // the next item's first batch may take the place of this one's last
+    merging_barrier(half);  // the next item's first batch may take the place of this one's last
   }
 }
 

@@ -1,8 +1,8 @@
 // program_product.cuh - a product of a program (NOTE [Program]): which stages of the ring it takes, in which order they
 // are copied, and their consumption (row_octets.cuh).
 //
-// The units of an output (row_units.cuh) go to the groups in turn, from output to output, and in rounds of up to four
-// whose pieces alternate in the ring, so that the groups work side by side. What stands between two pieces must be
+// Units (program_units.cuh) go to the groups in rounds of up to four, whose pieces alternate in the ring, so that the
+// groups work side by side. What stands between two pieces must be
 // short: a warp gets an instruction in every few cycles, and a piece has but a few octets for it.
 #pragma once
 #include <cuda_runtime.h>
@@ -10,13 +10,13 @@
 #include "cuda/kernels/program_exchange.cuh"
 #include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/program_ring.cuh"
+#include "cuda/kernels/program_units.cuh"
 #include "cuda/kernels/program_vector.cuh"
 #include "cuda/kernels/row_octets.cuh"
-#include "cuda/kernels/row_units.cuh"
 
 namespace genai::cuda {
 
-static_assert(kProgramGroups == kRowGroups && kProgramGroupWarps == kOctetWarps);
+static_assert(kProgramGroupWarps == kOctetWarps);
 
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ int tile_bytes_of(const StreamOutput& output) {
@@ -25,32 +25,26 @@ __device__ __forceinline__ int tile_bytes_of(const StreamOutput& output) {
 
 // By the whole copying warp: a lane for each unit of a round.
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void feed_product(const ProgramProduct& product, const UnitRange* ranges,
+__device__ __forceinline__ void feed_product(const ProgramProduct& product, const BlockShare& share,
                                              RingFeeder& feeder) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int lane = own_lane();
+  const int pieces = product.cut.pieces;
+  const int unit_count = share.unit_count();
 #pragma unroll 1
-  for (int output = 0; output < product.shape.output_count; ++output) {
-    const UnitRange range = ranges[output];
-    const int tile_bytes = tile_bytes_of<kFirst, kSecond>(product.shape.outputs[output]);
+  for (int first = 0; first < unit_count; first += kProgramGroups) {
+    const int units = min(unit_count - first, kProgramGroups);
+    const ProgramUnit unit = share.unit(first + min(lane, units - 1), product.shape.output_count);
+    const StreamOutput& output = product.shape.outputs[unit.output];
+    const int tile_bytes = tile_bytes_of<kFirst, kSecond>(output);
     const int strip_bytes = product.shape.tile_count * tile_bytes;
-    const int unit_bytes = range.unit_strips * strip_bytes;
-    const int piece_bytes = range.piece_tiles * tile_bytes;
-    const int last_bytes = strip_bytes - (range.pieces - 1) * piece_bytes;
-    const TileBytes* source = product.shape.outputs[output].weights +
-                              static_cast<std::int64_t>(range.first_strip) * strip_bytes +
-                              static_cast<std::int64_t>(lane) * unit_bytes;
-    int strips = range.strip_count - lane * range.unit_strips;  // from the lane's unit on
+    const int piece_bytes = product.cut.piece_tiles * tile_bytes;
+    const int last_bytes = strip_bytes - (pieces - 1) * piece_bytes;
+    const TileBytes* source = output.weights + static_cast<std::int64_t>(unit.first_strip) * strip_bytes;
 #pragma unroll 1
-    for (int left = range.unit_count; left > 0; left -= kProgramGroups) {
-      const TileBytes* piece_source = source;
-#pragma unroll 1
-      for (int piece = 1; piece <= range.pieces; ++piece) {
-        const int bytes = min(strips, range.unit_strips) * (piece == range.pieces ? last_bytes : piece_bytes);
-        feeder.copy_each(piece_source, static_cast<unsigned>(bytes), min(left, kProgramGroups));
-        piece_source += piece_bytes;
-      }
-      source += static_cast<std::int64_t>(kProgramGroups) * unit_bytes;
-      strips -= kProgramGroups * range.unit_strips;
+    for (int piece = 1; piece <= pieces; ++piece) {
+      const int bytes = unit.strips * (piece == pieces ? last_bytes : piece_bytes);
+      feeder.copy_each(source, static_cast<unsigned>(bytes), units);
+      source += piece_bytes;
     }
   }
 }
@@ -68,85 +62,110 @@ struct Consumer {
   int round;  // of all products
 };
 
-// Which of a round's units is the group's, where the round is of an output whose first unit is the `before`th of the
-// product.
-__device__ __forceinline__ int unit_of_group(int group, int before) { return (group - before) & (kProgramGroups - 1); }
+// What a group does in a round: its unit, or its part of the only one, which all groups share.
+struct UnitWork {
+  int strips;  // 0: nothing
+  int stage;   // of the first piece; the others follow `stage_step` apart
+  int stage_step;
+  float* partials;   // the lane's in the exchange
+  OctetInput input;  // of a strip's first octet
+};
 
-// One unit by `consumer`'s group: its pieces are `first_stage` and every `stage_step`th after it. The partials of its
-// strips go to the exchange.
-template <DType kType>
-__device__ __forceinline__ void consume_unit(int tile_count, int strips, const UnitRange& range, int first_stage,
-                                             int stage_step, const Consumer& consumer) {
+// The partials of a unit's strips, of which the first piece is there, go to the exchange. `kShared`: each group has a
+// pair of every octet's blocks.
+template <DType kType, bool kShared>
+__device__ __forceinline__ void consume_unit(int tile_count, int piece_tiles, const UnitWork& work,
+                                             const Consumer& consumer) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  float* own = consumer.exchange.rows(consumer.round, consumer.group) + lane / 4 * kPartialStride +
-               8 * consumer.warp_in_group + 2 * (lane % 4);
-  OctetInput input(consumer.row, consumer.warp_in_group);
+  const int lane = own_lane();
+  OctetInput input = work.input;
+  float* place = work.partials;
   float partials[2] = {0.0f, 0.0f};
+  const auto hand_over_strip = [&] {
+    if (!kShared || lane % 4 == consumer.group)
+      *reinterpret_cast<float2*>(place) = make_float2(partials[0], partials[1]);
+  };
   int octet = consumer.warp_in_group;
-  int stage = first_stage;
+  int stage = work.stage;
+  int first_tile = 0;
 #pragma unroll 1
-  for (int first_tile = 0; first_tile < tile_count; first_tile += range.piece_tiles) {
-    const int end_tile = min(first_tile + range.piece_tiles, tile_count);
+  while (true) {
+    const int end_tile = min(first_tile + piece_tiles, tile_count);
     const TileBytes* bytes = consumer.ring.slot(stage);
-    consumer.ring.wait_full(stage);
 #pragma unroll 1
     for (int strip = 0;;) {
       const TileBytes* tile = bytes + (strip * (end_tile - first_tile) + 2 * octet - first_tile) * kTileBytes;
-      accumulate_octets<kType>(tile, end_tile, octet, input, partials);
-      if (++strip == strips) break;
+      if constexpr (kShared)
+        accumulate_pairs<kType>(lane, tile, end_tile, consumer.group, octet, input, partials);
+      else
+        accumulate_octets<kType>(lane, tile, end_tile, octet, input, partials);
+      if (++strip == work.strips) break;
       if (strip == 1) consumer.exchange.wait_free(consumer.round);
-      *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);  // a bundle of whole strips
-      own += kStripRows * kPartialStride;
+      hand_over_strip();  // of a bundle of whole strips
+      place += kStripRows * kPartialStride;
       partials[0] = 0.0f;
       partials[1] = 0.0f;
-      input = OctetInput(consumer.row, consumer.warp_in_group);
+      input = work.input;
       octet = consumer.warp_in_group;
     }
     __syncwarp();
-    if (lane == 0) consumer.ring.release(stage);
-    stage += stage_step;
+    if (lane == 0) {
+      if constexpr (kShared)
+        consumer.ring.release_shared(stage);
+      else
+        consumer.ring.release(stage);
+    }
+    first_tile = end_tile;
+    if (first_tile == tile_count) break;
+    stage += work.stage_step;
+    consumer.ring.wait_full(stage);
   }
-  if (strips == 1) consumer.exchange.wait_free(consumer.round);
-  *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
+  if (work.strips == 1) consumer.exchange.wait_free(consumer.round);
+  hand_over_strip();
 }
 
-// The group's units of one output.
-template <DType kType>
-__device__ __forceinline__ void consume_output(int tile_count, const UnitRange& range, int before, Consumer& consumer) {
-  const int own = unit_of_group(consumer.group, before);
-#pragma unroll 1
-  for (int first = 0; first < range.unit_count; first += kProgramGroups) {
-    const int units = min(range.unit_count - first, kProgramGroups);
-    if (own < units)
-      consume_unit<kType>(tile_count, min(range.unit_strips, range.strip_count - (first + own) * range.unit_strips),
-                          range, consumer.stage + own, units, consumer);
-    else
-      consumer.exchange.wait_free(consumer.round);  // or its arrival would be counted for the round before last
-    consumer.exchange.arrive_full(consumer.round++);
-    consumer.stage += units * range.pieces;
-  }
-}
-
+// All of a product's rounds. What the first one needs beside the vector is there before the vector is waited for.
 template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void consume_product(const ProgramProduct& product, const UnitRange* ranges,
+__device__ __forceinline__ void consume_product(const ProgramProduct& product, const BlockShare& share,
                                                 Consumer& consumer) {
-  int units = 0;
-  for (int output = 0; output < product.shape.output_count; ++output) units += ranges[output].unit_count;
-  if (units == 0) return;
-  prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>({product.input, consumer.words},
-                                                                      product.norm_weight, product.norm_epsilon,
-                                                                      product.cols, consumer.row, consumer.staged);
-  consumer_barrier();
-  int before = 0;
+  const int tile_count = product.shape.tile_count;
+  const int piece_tiles = product.cut.piece_tiles;
+  const int unit_count = share.unit_count();
 #pragma unroll 1
-  for (int output = 0; output < product.shape.output_count; ++output) {
-    const UnitRange range = ranges[output];
-    if (kFirst == kSecond || !product.shape.outputs[output].second_type)
-      consume_output<kFirst>(product.shape.tile_count, range, before, consumer);
+  for (int first = 0; first < unit_count; first += kProgramGroups) {
+    const int units = min(unit_count - first, kProgramGroups);
+    const bool shared = units == 1;
+    const int own = shared ? 0 : consumer.group;
+    const int lane = own_lane();
+    UnitWork work = {0, consumer.stage + own, units, nullptr,
+                     OctetInput(lane, consumer.row, consumer.warp_in_group, shared ? consumer.group : lane % 4)};
+    bool second = false;
+    if (own < units) {
+      const ProgramUnit unit = share.unit(first + own, product.shape.output_count);
+      second = kFirst != kSecond && product.shape.outputs[unit.output].second_type;
+      work.strips = unit.strips;
+      work.partials = consumer.exchange.rows(consumer.round, own) + lane / 4 * kPartialStride +
+                      8 * consumer.warp_in_group + 2 * (lane % 4);
+      consumer.ring.wait_full(work.stage);
+    }
+    if (first == 0) {
+      prepare_program_vector<has_minimum(kFirst) || has_minimum(kSecond)>({product.input, consumer.words},
+                                                                          product.norm_weight, product.norm_epsilon,
+                                                                          product.cols, consumer.row, consumer.staged);
+      consumer_barrier();
+    }
+    if (work.strips == 0)
+      consumer.exchange.wait_free(consumer.round);  // or its arrival would be counted for the round before last
+    else if (!second && shared)
+      consume_unit<kFirst, true>(tile_count, piece_tiles, work, consumer);
+    else if (!second)
+      consume_unit<kFirst, false>(tile_count, piece_tiles, work, consumer);
+    else if (shared)
+      consume_unit<kSecond, true>(tile_count, piece_tiles, work, consumer);
     else
-      consume_output<kSecond>(product.shape.tile_count, range, before, consumer);
-    before += range.unit_count;
+      consume_unit<kSecond, false>(tile_count, piece_tiles, work, consumer);
+    consumer.exchange.arrive_full(consumer.round++);
+    consumer.stage += units * product.cut.pieces;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/program.cuh"
+#include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/ptx.cuh"
 
 namespace genai::cuda {
@@ -21,7 +22,7 @@ static_assert((kRingSlots & (kRingSlots - 1)) == 0 && (kRingBarriers & (kRingBar
 struct ProgramRing {
   unsigned char* slots;
   SharedBarrier* full;   // [kRingBarriers]
-  SharedBarrier* empty;  // [kRingSlots]
+  SharedBarrier* empty;  // [kRingSlots], an arrival a consuming warp
   int slot_bytes;
 
   __device__ __forceinline__ unsigned char* slot(int stage) const {
@@ -30,8 +31,11 @@ struct ProgramRing {
   __device__ __forceinline__ void wait_full(int stage) const {
     wait_phase(full + (stage & (kRingBarriers - 1)), static_cast<unsigned>(stage / kRingBarriers) & 1u);
   }
-  // By one lane of each warp of the group, when the warp has read the stage.
-  __device__ __forceinline__ void release(int stage) const { arrive(empty + (stage & (kRingSlots - 1))); }
+  // By one lane of each warp that reads the stage, when the warp has read it: those of one group, or all.
+  __device__ __forceinline__ void release(int stage) const {
+    arrive_times(empty + (stage & (kRingSlots - 1)), kProgramGroups);
+  }
+  __device__ __forceinline__ void release_shared(int stage) const { arrive(empty + (stage & (kRingSlots - 1))); }
 };
 
 // The warp that copies. It is one of eighteen and gets an instruction in every few cycles, so a copy must not
@@ -50,7 +54,7 @@ class RingFeeder {
 
   // By all lanes: a stage for each of the first `lanes` lanes that has bytes, in the order of the lanes.
   __device__ __forceinline__ void copy_each(const void* source, unsigned bytes, int lanes) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int lane = own_lane();
     const bool acts = lane < lanes && bytes > 0;
     const unsigned acting = __ballot_sync(0xffffffffu, acts);
     const int stage = stage_ + __popc(acting & ((1u << lane) - 1));

@@ -6,6 +6,7 @@
 
 #include "cuda/kernels/cache.cuh"
 #include "cuda/kernels/program.cuh"
+#include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/warp.cuh"
 
 namespace genai::cuda {
@@ -13,17 +14,16 @@ namespace genai::cuda {
 inline constexpr int kMaxProgramHeadDim = 128;
 inline constexpr int kHeadElements = kMaxProgramHeadDim / kWarpLanes;  // of a lane
 
-__device__ __forceinline__ int head_element(int k) {
-  return kWarpLanes * k + static_cast<int>(threadIdx.x) % kWarpLanes;
-}
+__device__ __forceinline__ int head_element(int lane, int k) { return kWarpLanes * k + lane; }
 
 // `count` heads that are handed over, to shared memory, one behind the other `shared_stride` elements on. The first
 // begins at element `first` of the vector, the next `stride` elements on.
 template <int kCount>
 __device__ __forceinline__ void take_heads(const unsigned* vector, int first, int stride, int count, int head_dim,
                                            float* shared, int shared_stride) {
-  const unsigned* words = vector + first + head_element(0);
-  const auto wanted = [&](int i, int k) { return i < count && head_element(k) < head_dim; };
+  const int lane = own_lane();
+  const unsigned* words = vector + first + head_element(lane, 0);
+  const auto wanted = [&](int i, int k) { return i < count && head_element(lane, k) < head_dim; };
   unsigned seen[kCount][kHeadElements];
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
@@ -48,7 +48,7 @@ __device__ __forceinline__ void take_heads(const unsigned* vector, int first, in
   for (int i = 0; i < kCount; ++i)
 #pragma unroll
     for (int k = 0; k < kHeadElements; ++k)
-      if (wanted(i, k)) shared[i * shared_stride + head_element(k)] = word_value(seen[i][k]);
+      if (wanted(i, k)) shared[i * shared_stride + head_element(lane, k)] = word_value(seen[i][k]);
 }
 
 // What turns a head, asked for ahead of the head.
@@ -56,41 +56,43 @@ class HeadTurn {
  public:
   __device__ __forceinline__ HeadTurn(const ProgramAttention& op, const float* norm_weight, int position)
       : normed_(norm_weight != nullptr) {
+    const int lane = own_lane();
     const float2* table = reinterpret_cast<const float2*>(op.table + static_cast<std::int64_t>(position) * op.rotated);
 #pragma unroll
     for (int k = 0; k < kHeadElements; ++k) {
       weight_[k] = 0.0f;
-      if (normed_ && head_element(k) < op.cache.head_dim) weight_[k] = __ldg(norm_weight + head_element(k));
+      if (normed_ && head_element(lane, k) < op.cache.head_dim) weight_[k] = __ldg(norm_weight + head_element(lane, k));
     }
 #pragma unroll
     for (int k = 0; k < kHeadElements / 2; ++k) {
       turn_[k] = make_float2(0.0f, 0.0f);
-      if (head_element(k) < op.rotated / 2) turn_[k] = __ldg(table + head_element(k));
+      if (head_element(lane, k) < op.rotated / 2) turn_[k] = __ldg(table + head_element(lane, k));
     }
   }
 
   // Norm and rotation of a head in shared memory, of which the lane's elements were written by the lane. Other lanes
   // may read the result behind the warp's next barrier.
   __device__ __forceinline__ void operator()(const ProgramAttention& op, float* head) const {
+    const int lane = own_lane();
     const int head_dim = op.cache.head_dim;
     if (normed_) {
       float x[8] = {};
 #pragma unroll
       for (int k = 0; k < kHeadElements; ++k)
-        if (head_element(k) < head_dim) x[k] = head[head_element(k)];
+        if (head_element(lane, k) < head_dim) x[k] = head[head_element(lane, k)];
       float squares[8];
 #pragma unroll
       for (int k = 0; k < 8; ++k) squares[k] = exact_fma(x[k], x[k], 0.0f);
       const float inverse = inverse_rms(warp_tree_256(squares), head_dim, op.norm_epsilon);
 #pragma unroll
       for (int k = 0; k < kHeadElements; ++k)
-        if (head_element(k) < head_dim) head[head_element(k)] = (x[k] * inverse) * weight_[k];
+        if (head_element(lane, k) < head_dim) head[head_element(lane, k)] = (x[k] * inverse) * weight_[k];
     }
     __syncwarp();
     const int pair_count = op.rotated / 2;
 #pragma unroll
     for (int k = 0; k < kHeadElements / 2; ++k) {
-      const int pair = head_element(k);
+      const int pair = head_element(lane, k);
       if (pair >= pair_count) continue;
       float* first = head + (op.interleaved ? 2 * pair : pair);
       float* second = head + (op.interleaved ? 2 * pair + 1 : pair + pair_count);

@@ -8,15 +8,13 @@
 
 #include "cuda/kernels/cells.cuh"
 #include "cuda/kernels/program.cuh"
+#include "cuda/kernels/program_group.cuh"
 #include "cuda/kernels/row_vector.cuh"
 
 namespace genai::cuda {
 
 inline constexpr int kConsumerBarrier = 1;
 static_assert(kConsumerThreads == kVectorThreads);
-
-// Of the last group, which has the fewest units to finish.
-inline constexpr int kWatchingWarp = kConsumerThreads / kWarpLanes - 1;
 
 __device__ __forceinline__ void consumer_barrier() { named_barrier<kConsumerBarrier, kConsumerThreads>(); }
 
@@ -63,34 +61,6 @@ struct ItemWords {
   }
 };
 
-// Waits until the vector is probably whole: words are looked at where each block's share ends, by one warp, so that
-// waiting does not take the memory's time. Whether the others are there is seen when they are read.
-__device__ __forceinline__ void watch_vector(const VectorSource& source, int cols) {
-  if (source.words == nullptr) return;
-  constexpr int kLooks = 5;  // of a lane at once: a multiprocessor each
-  const unsigned blocks = gridDim.x;
-#pragma unroll 1
-  for (unsigned first = threadIdx.x % kWarpLanes + 1; first <= blocks; first += kLooks * kWarpLanes) {
-    const unsigned* at[kLooks];
-    unsigned seen[kLooks];
-    bool missing = true;
-#pragma unroll
-    for (int i = 0; i < kLooks; ++i) {
-      const unsigned share = min(first + static_cast<unsigned>(i * kWarpLanes), blocks);
-      at[i] = source.words + max(static_cast<int>(share * static_cast<unsigned>(cols) / blocks), 1) - 1;
-      seen[i] = kNoWord;
-    }
-    while (missing) {
-      missing = false;
-#pragma unroll
-      for (int i = 0; i < kLooks; ++i) look_at_word(seen[i], at[i], seen[i] == kNoWord);
-#pragma unroll
-      for (int i = 0; i < kLooks; ++i) missing |= seen[i] == kNoWord;
-    }
-  }
-  __syncwarp();
-}
-
 // One item as int8, with the scale of its block (exact_math.h). By whole warps.
 template <bool kSums>
 __device__ __forceinline__ void quantize_item(const float4& low, const float4& high, int index, const RowVector& row) {
@@ -124,7 +94,7 @@ __device__ __forceinline__ void quantize_item(const float4& low, const float4& h
 
 // 1 / rms of the staged row. The first 256 threads have the elements i = thread (mod 256), ascending.
 __device__ __forceinline__ float staged_inverse_rms(const float* staged, int cols, float epsilon, float* reduce) {
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = own_thread();
   if (thread < kVectorThreads / 2) {
     float partial = 0.0f;
 #pragma unroll 4
@@ -149,9 +119,8 @@ template <bool kSums>
 __device__ __forceinline__ void prepare_program_vector(const VectorSource& source, const float* norm_weight,
                                                        float norm_epsilon, int cols, const RowVector& row,
                                                        float* staged) {
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = own_thread();
   const int item_count = octet_count(cols) * kOctetWidth / 8;  // whole warps
-  if (thread / kWarpLanes == kWatchingWarp) watch_vector(source, cols);
   consumer_barrier();
   if (norm_weight == nullptr) {
     constexpr int kAhead = 3;
@@ -171,6 +140,11 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
   }
   ItemWords next;
   next.ask(source, item_column(thread), cols);
+  const VectorSource weights({norm_weight, -1}, nullptr);
+  ItemWords weight;
+  weight.ask(weights, item_column(thread), cols);
+  ItemWords next_weight;
+  next_weight.ask(weights, item_column(thread + kConsumerThreads), cols);
 #pragma unroll 1
   for (int index = thread; index < item_count; index += kConsumerThreads) {
     const int column = item_column(index);
@@ -180,9 +154,6 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
     if (column < cols) *reinterpret_cast<float4*>(staged + column) = item.low_values(source);
     if (column + 16 < cols) *reinterpret_cast<float4*>(staged + column + 16) = item.high_values(source);
   }
-  const VectorSource weights({norm_weight, -1}, nullptr);
-  ItemWords weight;
-  weight.ask(weights, item_column(thread), cols);
   consumer_barrier();
   const float inverse = staged_inverse_rms(staged, cols, norm_epsilon, row.reduce);
 #pragma unroll 1
@@ -194,7 +165,8 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
       low = normed(*reinterpret_cast<const float4*>(staged + column), inverse, weight.low_values(weights));
     if (column + 16 < cols)
       high = normed(*reinterpret_cast<const float4*>(staged + column + 16), inverse, weight.high_values(weights));
-    weight.ask(weights, item_column(index + kConsumerThreads), cols);
+    weight = next_weight;
+    next_weight.ask(weights, item_column(index + 2 * kConsumerThreads), cols);
     quantize_item<kSums>(low, high, index, row);
   }
 }

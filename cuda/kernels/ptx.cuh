@@ -67,6 +67,11 @@ __device__ __forceinline__ void arrive_shared(unsigned barrier) {
 #endif
 }
 __device__ __forceinline__ void arrive(SharedBarrier* barrier) { arrive_shared(shared_address(barrier)); }
+__device__ __forceinline__ void arrive_times(SharedBarrier* barrier, unsigned count) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+#endif
+}
 
 __device__ __forceinline__ void expect_shared(unsigned barrier, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900

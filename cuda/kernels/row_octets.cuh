@@ -46,10 +46,9 @@ __device__ __forceinline__ void take_blocks(const Fragment<kType>& fragment, uin
 
 // The lane's two partials += the octet of blocks that begins at `tile`; without a second tile its last four are zero.
 template <DType kType, bool kSecondTile>
-__device__ __forceinline__ void accumulate_octet(const TileBytes* tile, uint2 quants, float2 scales, float2 sums,
-                                                 float (&partials)[2]) {
+__device__ __forceinline__ void accumulate_octet(int lane, const TileBytes* tile, uint2 quants, float2 scales,
+                                                 float2 sums, float (&partials)[2]) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int c = lane % 4;
   int even[2] = {};
   int odd[2] = {};
@@ -71,17 +70,43 @@ __device__ __forceinline__ void accumulate_octet(const TileBytes* tile, uint2 qu
                                  pair.minimum[1], scales.y, sums.y);
 }
 
+// Likewise, of the octet's blocks 2 * pair and 2 * pair + 1 alone: the result counts in lanes with c = pair. `tile` is
+// that of the pair.
+template <DType kType>
+__device__ __forceinline__ void accumulate_pair(int lane, const TileBytes* tile, int pair, uint2 quants, float2 scales,
+                                                float2 sums, float (&partials)[2]) {
+  PairScales<kType> pair_scales = {};
+  pair_scales.load(tile, lane / 4, pair % 2);
+  Fragment<kType> fragment = {};
+  fragment.load(tile, lane);
+  if (pair % 2 != 0) fragment.take_second_pair();
+  int product[4];
+  int other[4] = {};
+  if constexpr (Fragment<kType>::kHalves) {
+    multiply_16(product, fragment.template weights<0, 0>(), fragment.template weights<0, 1>(), quants.x, kProductStart);
+    multiply_16(other, fragment.template weights<1, 0>(), fragment.template weights<1, 1>(), quants.y, kProductStart);
+  } else {
+    multiply_blocks<kType, 0>(product, fragment, quants);
+  }
+  partials[0] = add_block<kType>(partials[0], scaled_dot<kType>(product[0], other[0], pair_scales.sub[0]),
+                                 pair_scales.scale[0], pair_scales.minimum[0], scales.x, sums.x);
+  partials[1] = add_block<kType>(partials[1], scaled_dot<kType>(product[3], other[3], pair_scales.sub[1]),
+                                 pair_scales.scale[1], pair_scales.minimum[1], scales.y, sums.y);
+}
+
 // What the octets of a warp read: advanced from octet to octet.
 struct OctetInput {
   const uint2* quants;
   const float2* scales;
   const float2* sums;
 
-  __device__ __forceinline__ OctetInput(const RowVector& row, int octet) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  // Scales and sums of the lane's blocks, or of those of one `pair`.
+  __device__ __forceinline__ OctetInput(int lane, const RowVector& row, int octet)
+      : OctetInput(lane, row, octet, lane % 4) {}
+  __device__ __forceinline__ OctetInput(int lane, const RowVector& row, int octet, int pair) {
     quants = row.quants + octet * kWarpLanes + lane;
-    scales = reinterpret_cast<const float2*>(row.scales + octet * kOctetBlocks + 2 * (lane % 4));
-    sums = reinterpret_cast<const float2*>(row.sums + octet * kOctetBlocks + 2 * (lane % 4));
+    scales = reinterpret_cast<const float2*>(row.scales + octet * kOctetBlocks + 2 * pair);
+    sums = reinterpret_cast<const float2*>(row.sums + octet * kOctetBlocks + 2 * pair);
   }
   __device__ __forceinline__ void advance() {
     quants += kOctetWarps * kWarpLanes;
@@ -93,19 +118,36 @@ struct OctetInput {
 // The warp's octets from `octet` on, as long as they lie in the piece whose tiles end with `end_tile` of the strip;
 // `tile` is that of the next octet.
 template <DType kType>
-__device__ __forceinline__ void accumulate_octets(const TileBytes* tile, int end_tile, int& octet, OctetInput& input,
-                                                  float (&partials)[2]) {
+__device__ __forceinline__ void accumulate_octets(int lane, const TileBytes* tile, int end_tile, int& octet,
+                                                  OctetInput& input, float (&partials)[2]) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const auto sums = [&] { return has_minimum(kType) ? *input.sums : make_float2(0.0f, 0.0f); };
-#pragma unroll 1
+#pragma unroll 2
   for (; 2 * octet + 1 < end_tile; octet += kOctetWarps) {
-    accumulate_octet<kType, true>(tile, *input.quants, *input.scales, sums(), partials);
+    accumulate_octet<kType, true>(lane, tile, *input.quants, *input.scales, sums(), partials);
     input.advance();
     tile += 2 * kOctetWarps * kTileBytes;
   }
   if (2 * octet >= end_tile) return;
-  accumulate_octet<kType, false>(tile, *input.quants, *input.scales, sums(), partials);
+  accumulate_octet<kType, false>(lane, tile, *input.quants, *input.scales, sums(), partials);
   octet += kOctetWarps;
+}
+
+// Likewise, one pair of blocks of each octet.
+template <DType kType>
+__device__ __forceinline__ void accumulate_pairs(int lane, const TileBytes* tile, int end_tile, int pair, int& octet,
+                                                 OctetInput& input, float (&partials)[2]) {
+  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
+  const auto sums = [&] { return has_minimum(kType) ? *input.sums : make_float2(0.0f, 0.0f); };
+  const int pair_tile = pair / 2;
+  tile += pair_tile * kTileBytes;
+#pragma unroll 1
+  for (; 2 * octet + pair_tile < end_tile; octet += kOctetWarps) {
+    accumulate_pair<kType>(lane, tile, pair, *input.quants, *input.scales, sums(), partials);
+    input.advance();
+    tile += 2 * kOctetWarps * kTileBytes;
+  }
+  if (2 * octet < end_tile) octet += kOctetWarps;  // its second tile does not exist
 }
 
 }  // namespace genai::cuda
