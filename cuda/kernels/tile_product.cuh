@@ -42,6 +42,8 @@ struct Stage {
 template <DType kType, class Shape>
 struct WarpTile {
   using Layout = Stage<kType, Shape>;
+  // Blocks with the tensor cores at a time: two where registers allow.
+  static constexpr int kBuffers = has_minimum(kType) || Fragment<kType>::kHalves ? 1 : 2;
 
   int lane;
   int warp;  // of the block
@@ -49,7 +51,7 @@ struct WarpTile {
   RowScales<kType> scales[kWarpStrips];
   BlockOperands<kType> operands;  // of the next block
   unsigned columns;               // of the step, in units of 16 bytes of shared memory
-  float dots[Shape::kLane];
+  float dots[kBuffers][Shape::kLane];
   float partials[kTileBlocks][Shape::kLane];
 
   __device__ __forceinline__ WarpTile(int own_warp, int own_lane) : lane(own_lane), warp(own_warp), dots{} {}
@@ -69,24 +71,28 @@ struct WarpTile {
                                        const Done& done) {
     bool seen = false;
     const unsigned char* next = nullptr;
-    multiply<0>(columns);
-    accumulate<0, kFresh>(stage, row_factors<kType, 0>(scales[0]), row_factors<kType, 0>(scales[1]),
-                          [&] { prepare<1>(); });
+    multiply<0>();
     columns = __shfl_sync(kFullWarp, columns, 0);  // the same, in a register of the warp
-    multiply<1>(columns);
+    if constexpr (kBuffers == 2) {
+      prepare<1>();
+      multiply<1>();
+    }
+    accumulate<0, kFresh>(stage, row_factors<kType, 0>(scales[0]), row_factors<kType, 0>(scales[1]),
+                          [&] { prepare<kBuffers>(); });
+    multiply<kBuffers>();
     accumulate<1, kFresh>(stage, row_factors<kType, 1>(scales[0]), row_factors<kType, 1>(scales[1]), [&] {
-      prepare<2>();
+      prepare<kBuffers + 1>();
       seen = peek();
     });
+    multiply<kBuffers + 1>();
     const RowFactors upper = row_factors<kType, 3>(scales[0]);
     const RowFactors lower = row_factors<kType, 3>(scales[1]);
-    multiply<2>(columns);
     accumulate<2, kFresh>(stage, row_factors<kType, 2>(scales[0]), row_factors<kType, 2>(scales[1]), [&] {
-      prepare<3>();
+      if constexpr (kBuffers == 1) prepare<3>();
       next = turn(seen);
       load(next);
     });
-    multiply<3>(columns);
+    if constexpr (kBuffers == 1) multiply<3>();
     accumulate<3, kFresh>(stage, upper, lower, [&] {
       prepare<0>();
       columns = columns_of(next);
@@ -95,8 +101,8 @@ struct WarpTile {
   }
 
  private:
-  // Octets whose scales are loaded while their product is under way; with sums, there are registers for half of them.
-  static constexpr int kAhead = has_minimum(kType) ? Shape::kOctets / 2 : Shape::kOctets;
+  // Octets whose scales are loaded while their product is under way: for more there are no registers.
+  static constexpr int kAhead = has_minimum(kType) || kBuffers == 2 ? Shape::kOctets / 2 : Shape::kOctets;
 
   static __device__ __forceinline__ unsigned columns_of(const unsigned char* stage) {
     return (shared_address(stage) + Layout::kInput) / 16;
@@ -118,17 +124,17 @@ struct WarpTile {
   }
 
   template <int kBlock>
-  __device__ __forceinline__ void multiply(unsigned step_columns) {
+  __device__ __forceinline__ void multiply() {
     begin_products();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::uint64_t b =
-          columns_at<kCoreBytes, kOctetBytes>(step_columns + (kBlock * 2 + half) * 2 * kCoreBytes / 16);
+          columns_at<kCoreBytes, kOctetBytes>(columns + (kBlock * 2 + half) * 2 * kCoreBytes / 16);
       if (half == 0)
-        multiply_async<false>(dots, operands.half[half][0], b);
+        multiply_async<false>(dots[kBlock % kBuffers], operands.half[half][0], b);
       else
-        multiply_async<true>(dots, operands.half[half][0], b);
-      if constexpr (kProductsOfHalf<kType> == 2) multiply_async<true>(dots, operands.half[half][1], b);
+        multiply_async<true>(dots[kBlock % kBuffers], operands.half[half][0], b);
+      if constexpr (kProductsOfHalf<kType> == 2) multiply_async<true>(dots[kBlock % kBuffers], operands.half[half][1], b);
     }
     end_products();
   }
@@ -148,7 +154,7 @@ struct WarpTile {
 #pragma unroll
     for (int octet = 0; octet < kAhead; ++octet) load_octet(octet);
     meanwhile();
-    wait_for_products(dots);
+    wait_for_products<(kBlock + 1 < kTileBlocks ? kBuffers - 1 : 0)>(dots[kBlock % kBuffers]);
 #pragma unroll
     for (int octet = 0; octet < Shape::kOctets; ++octet) {
       if (octet >= kAhead) load_octet(octet);
@@ -157,7 +163,7 @@ struct WarpTile {
         const RowFactors& row = k < 2 ? upper : lower;
         float& partial = partials[kBlock][4 * octet + k];
         partial =
-            add_block<kType>(kFresh ? 0.0f : partial, dots[4 * octet + k], row.scale, row.minimum,
+            add_block<kType>(kFresh ? 0.0f : partial, dots[kBlock % kBuffers][4 * octet + k], row.scale, row.minimum,
                              k % 2 == 0 ? scale[octet].x : scale[octet].y, k % 2 == 0 ? sum[octet].x : sum[octet].y);
       }
     }

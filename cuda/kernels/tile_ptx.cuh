@@ -110,11 +110,11 @@ __device__ __forceinline__ void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;");
 #endif
 }
-// Until all are over.
-template <int kCount>
+// Until at most kLeft sets are left; d is that of one that is over.
+template <int kLeft, int kCount>
 __device__ __forceinline__ void wait_for_products(float (&d)[kCount]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.wait_group.sync.aligned 0;");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft));
 #endif
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i]));
