@@ -102,7 +102,7 @@ struct WarpTile {
 
  private:
   // Octets whose scales are loaded while their product is under way: for more there are no registers.
-  static constexpr int kAhead = has_minimum(kType) || kBuffers == 2 ? Shape::kOctets / 2 : Shape::kOctets;
+  static constexpr int kAhead = Shape::kOctets / (kBuffers == 2 ? 4 : has_minimum(kType) ? 2 : 1);
 
   static __device__ __forceinline__ unsigned columns_of(const unsigned char* stage) {
     return (shared_address(stage) + Layout::kInput) / 16;
@@ -128,13 +128,13 @@ struct WarpTile {
     begin_products();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::uint64_t b =
-          columns_at<kCoreBytes, kOctetBytes>(columns + (kBlock * 2 + half) * 2 * kCoreBytes / 16);
+      const std::uint64_t b = columns_at<kCoreBytes, kOctetBytes>(columns + (kBlock * 2 + half) * 2 * kCoreBytes / 16);
       if (half == 0)
         multiply_async<false>(dots[kBlock % kBuffers], operands.half[half][0], b);
       else
         multiply_async<true>(dots[kBlock % kBuffers], operands.half[half][0], b);
-      if constexpr (kProductsOfHalf<kType> == 2) multiply_async<true>(dots[kBlock % kBuffers], operands.half[half][1], b);
+      if constexpr (kProductsOfHalf<kType> == 2)
+        multiply_async<true>(dots[kBlock % kBuffers], operands.half[half][1], b);
     }
     end_products();
   }
