@@ -159,7 +159,7 @@ __device__ __forceinline__ void consume_unit(const RowProduct& product, const Un
         octet = consumer.warp_in_group;
       }
       const TileBytes* tile = bytes + (strip * (end_tile - first_tile) + 2 * octet - first_tile) * kTileBytes;
-      accumulate_octets<kType>(lane, tile, end_tile, octet, input, partials);
+      accumulate_octets<kType, 1>(lane, tile, end_tile, octet, input, partials);
       if (strip + 1 == job.unit.strips) break;
       *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);  // a bundle of whole strips
       own += kStripRows * kPartialStride;

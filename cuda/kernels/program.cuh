@@ -90,10 +90,8 @@ struct ProgramAttention {
   int chunk_capacity;
   CacheView cache;
 
-  // Where there are few chunks, fewer heads at a time give all groups of warps something to do.
-  __device__ __forceinline__ const HeadUnits& units_for(int chunk_count) const {
-    return chunk_count <= most_small_chunks ? small_units : units;
-  }
+  // Where there are few chunks, fewer heads at a time give more blocks something to do.
+  __device__ __forceinline__ const HeadUnits& units_of(bool small) const { return small ? small_units : units; }
 };
 
 enum class ProgramOpKind : int { product, attention };

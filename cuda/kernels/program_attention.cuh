@@ -58,12 +58,13 @@ struct AttentionItem {
 // A block's items.
 struct AttentionItems {
   ChunkSpan span;
+  bool small;  // units
   int first;
   int count;
 
   __device__ __forceinline__ AttentionItems(const ProgramAttention& op, const StepRow& row)
-      : span(chunk_span(row.position, op.window)) {
-    const int units_per_kv = op.units_for(span.count).units_per_kv;
+      : span(chunk_span(row.position, op.window)), small(span.count <= op.most_small_chunks) {
+    const int units_per_kv = op.units_of(small).units_per_kv;
     const unsigned all = static_cast<unsigned>(op.cache.kv_head_count * units_per_kv * span.count);
     first = first_item(all, blockIdx.x);
     count = first_item(all, blockIdx.x + 1) - first;
@@ -95,7 +96,7 @@ __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const
   const auto place = [&](AttentionItem& item) {  // of the item, which becomes the next one
     const CacheHead<std::uint16_t> cache =
         cache_head<std::uint16_t>(op.cache, row.sequence, items.span.first_chunk + item.chunk,
-                                  unit_at(op.units_for(items.span.count), item.unit).kv_head);
+                                  unit_at(op.units_of(items.small), item.unit).kv_head);
     if (++item.chunk == items.span.count) item = {item.unit + 1, 0};
     return cache;
   };
@@ -178,9 +179,10 @@ struct Attention {
   const ProgramAttention& op;
   const AttentionStep& step;
   const ProgramRing& ring;
+  bool small;  // units
 
   __device__ __forceinline__ ChunkSpan span() const { return chunk_span(keep(step.row.position), op.window); }
-  __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.units_for(span().count), keep(index)); }
+  __device__ __forceinline__ Unit unit(int index) const { return unit_at(op.units_of(small), keep(index)); }
   __device__ __forceinline__ ChunkCells cells() const { return ChunkCells(op, step.handover); }
   __device__ __forceinline__ void barrier() const { program_group_barrier(ConsumerThread().group); }
   __device__ __forceinline__ float* queries() const {
@@ -301,8 +303,8 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
 // attention_stages.
 __device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
                                        int first_stage) {
-  const Attention attention = {op, step, ring};
-  switch (op.units_for(attention.span().count).unit_heads) {
+  const Attention attention = {op, step, ring, AttentionItems(op, step.row).small};
+  switch (op.units_of(attention.small).unit_heads) {
     case 1:
       return attend_units<1>(attention, first_stage);
     case 2:

@@ -77,6 +77,7 @@ template <DType kType, bool kShared>
 __device__ __forceinline__ void consume_unit(int tile_count, int piece_tiles, const UnitWork& work,
                                              const Consumer& consumer) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
+  constexpr int kOctetsAtOnce = Fragment<kType>::kSubScales ? 1 : 2;  // else there is more code than time is saved
   const int lane = own_lane();
   OctetInput input = work.input;
   float* place = work.partials;
@@ -98,7 +99,7 @@ __device__ __forceinline__ void consume_unit(int tile_count, int piece_tiles, co
       if constexpr (kShared)
         accumulate_pairs<kType>(lane, tile, end_tile, consumer.group, octet, input, partials);
       else
-        accumulate_octets<kType>(lane, tile, end_tile, octet, input, partials);
+        accumulate_octets<kType, kOctetsAtOnce>(lane, tile, end_tile, octet, input, partials);
       if (++strip == work.strips) break;
       if (strip == 1) consumer.exchange.wait_free(consumer.round);
       hand_over_strip();  // of a bundle of whole strips
@@ -124,6 +125,9 @@ __device__ __forceinline__ void consume_unit(int tile_count, int piece_tiles, co
   hand_over_strip();
 }
 
+// Of a strip that is worth the code of sharing, which must be fetched.
+inline constexpr int kFewestSharedTiles = 96;
+
 // All of a product's rounds. What the first one needs beside the vector is there before the vector is waited for.
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void consume_product(const ProgramProduct& product, const BlockShare& share,
@@ -134,7 +138,7 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
 #pragma unroll 1
   for (int first = 0; first < unit_count; first += kProgramGroups) {
     const int units = min(unit_count - first, kProgramGroups);
-    const bool shared = units == 1;
+    const bool shared = units == 1 && tile_count >= kFewestSharedTiles;
     const int own = shared ? 0 : consumer.group;
     const int lane = own_lane();
     UnitWork work = {0, consumer.stage + own, units, nullptr,

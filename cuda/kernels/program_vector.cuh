@@ -140,11 +140,6 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
   }
   ItemWords next;
   next.ask(source, item_column(thread), cols);
-  const VectorSource weights({norm_weight, -1}, nullptr);
-  ItemWords weight;
-  weight.ask(weights, item_column(thread), cols);
-  ItemWords next_weight;
-  next_weight.ask(weights, item_column(thread + kConsumerThreads), cols);
 #pragma unroll 1
   for (int index = thread; index < item_count; index += kConsumerThreads) {
     const int column = item_column(index);
@@ -154,6 +149,9 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
     if (column < cols) *reinterpret_cast<float4*>(staged + column) = item.low_values(source);
     if (column + 16 < cols) *reinterpret_cast<float4*>(staged + column + 16) = item.high_values(source);
   }
+  const VectorSource weights({norm_weight, -1}, nullptr);
+  ItemWords weight;
+  weight.ask(weights, item_column(thread), cols);
   consumer_barrier();
   const float inverse = staged_inverse_rms(staged, cols, norm_epsilon, row.reduce);
 #pragma unroll 1
@@ -165,8 +163,7 @@ __device__ __forceinline__ void prepare_program_vector(const VectorSource& sourc
       low = normed(*reinterpret_cast<const float4*>(staged + column), inverse, weight.low_values(weights));
     if (column + 16 < cols)
       high = normed(*reinterpret_cast<const float4*>(staged + column + 16), inverse, weight.high_values(weights));
-    weight = next_weight;
-    next_weight.ask(weights, item_column(index + 2 * kConsumerThreads), cols);
+    weight.ask(weights, item_column(index + kConsumerThreads), cols);
     quantize_item<kSums>(low, high, index, row);
   }
 }

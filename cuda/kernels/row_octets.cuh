@@ -117,12 +117,12 @@ struct OctetInput {
 
 // The warp's octets from `octet` on, as long as they lie in the piece whose tiles end with `end_tile` of the strip;
 // `tile` is that of the next octet.
-template <DType kType>
+template <DType kType, int kOctetsAtOnce>
 __device__ __forceinline__ void accumulate_octets(int lane, const TileBytes* tile, int end_tile, int& octet,
                                                   OctetInput& input, float (&partials)[2]) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const auto sums = [&] { return has_minimum(kType) ? *input.sums : make_float2(0.0f, 0.0f); };
-#pragma unroll 2
+#pragma unroll kOctetsAtOnce
   for (; 2 * octet + 1 < end_tile; octet += kOctetWarps) {
     accumulate_octet<kType, true>(lane, tile, *input.quants, *input.scales, sums(), partials);
     input.advance();

@@ -1,7 +1,11 @@
 // tile_ptx.cuh - the instructions of matmul_tiles.cu that CUDA C++ has no name for, beside those of ptx.cuh: copies of
 // boxes, flags from block to block, registers that warps give to others, and products by four warps at once, which
-// only devices of compute capability 9.0 have (compiled for sm_90a; for others they do nothing).
+// only devices of compute capability 9.0 have.
 #pragma once
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "these instructions need the target sm_90a: see CMakeLists.txt"
+#endif
+
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -15,13 +19,11 @@ namespace genai::cuda {
 // 128.
 __device__ __forceinline__ void box_load(void* shared, const CUtensorMap* map, int element, int row,
                                          SharedBarrier* barrier, std::uint64_t policy) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
       "l"(map), "r"(element), "r"(row), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
-#endif
 }
 
 // What a thread, or others before a barrier with it, wrote is seen by the block that has waited for the flag.
@@ -39,15 +41,11 @@ __device__ __forceinline__ void wait_flag(const unsigned* flag) {
 
 template <int kCount>
 __device__ __forceinline__ void give_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-#endif
 }
 template <int kCount>
 __device__ __forceinline__ void take_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-#endif
 }
 
 // ---- products of halves by four warps ------------------------------------------------------------------------------
@@ -58,7 +56,6 @@ __device__ __forceinline__ void take_registers() {
 // Sums are at least single precision, so integers below 2^24 are exact. Nothing may touch d and a until it is over.
 template <bool kAdd>
 __device__ __forceinline__ void multiply_async(float (&d)[32], const unsigned (&a)[4], std::uint64_t b) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "{\n .reg .pred add;\n setp.ne.b32 add, %37, 0;\n"
       " wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16\n"
@@ -72,11 +69,9 @@ __device__ __forceinline__ void multiply_async(float (&d)[32], const unsigned (&
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(kAdd)));
-#endif
 }
 template <bool kAdd>
 __device__ __forceinline__ void multiply_async(float (&d)[16], const unsigned (&a)[4], std::uint64_t b) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile(
       "{\n .reg .pred add;\n setp.ne.b32 add, %21, 0;\n"
       " wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16\n"
@@ -86,7 +81,6 @@ __device__ __forceinline__ void multiply_async(float (&d)[16], const unsigned (&
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(kAdd)));
-#endif
 }
 
 // b of a product in shared memory: two cores, 16 bytes of each of eight columns, then those of the next eight columns
@@ -99,23 +93,13 @@ __device__ __forceinline__ std::uint64_t columns_at(unsigned shared) {
 }
 
 // Before the first product that reads registers written since.
-__device__ __forceinline__ void begin_products() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.fence.sync.aligned;");
-#endif
-}
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;"); }
 // Those asked for since the last call are one set.
-__device__ __forceinline__ void end_products() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.commit_group.sync.aligned;");
-#endif
-}
+__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;"); }
 // Until at most kLeft sets are left; d is that of one that is over.
 template <int kLeft, int kCount>
 __device__ __forceinline__ void wait_for_products(float (&d)[kCount]) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft));
-#endif
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i]));
 }
