@@ -40,6 +40,10 @@ void launch_call(const LaunchTarget& target, const AttentionArgs& args) {
   launch_attention_plain(target, args);
 }
 
+void launch_call(const LaunchTarget& target, const AskHostArgs& args) { launch_ask_host(target, args); }
+
+void launch_call(const LaunchTarget& target, const TakeAnswerArgs& args) { launch_take_answer(target, args); }
+
 CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   traits_.compute_capability = std::min(traits_.compute_capability, compiled_capability());
   if (traits_.compute_capability < 90) return;
@@ -118,11 +122,13 @@ void CudaKernels::advance_step(Stream& stream, const AdvanceArgs& args) {
 }
 
 void CudaKernels::ask_host(Stream& stream, const AskHostArgs& args) {
-  launch_ask_host(target_of(stream, traits_), args);
+  if (args.row_count == 1) return gather(stream, args);
+  launch_call(target_of(stream, traits_), args);
 }
 
 void CudaKernels::take_answer(Stream& stream, const TakeAnswerArgs& args) {
-  launch_take_answer(target_of(stream, traits_), args);
+  if (args.row_count == 1) return gather(stream, args);
+  launch_call(target_of(stream, traits_), args);
 }
 
 void CudaKernels::finish_requests(Stream& stream, const FinishRequestsArgs& args) {

@@ -105,9 +105,11 @@ void launch_matmul_row(const LaunchTarget& target, const MatmulArgs& args);
 void launch_call(const LaunchTarget& target, const MatmulArgs& args);
 void launch_call(const LaunchTarget& target, const RotateArgs& args);
 void launch_call(const LaunchTarget& target, const AttentionArgs& args);
+void launch_call(const LaunchTarget& target, const AskHostArgs& args);
+void launch_call(const LaunchTarget& target, const TakeAnswerArgs& args);
 
 // The first of `calls` by one kernel, if enough of them can be served together.
-using RowCall = std::variant<MatmulArgs, RotateArgs, AttentionArgs>;
+using RowCall = std::variant<MatmulArgs, RotateArgs, AttentionArgs, AskHostArgs, TakeAnswerArgs>;
 struct ProgramLaunch {
   std::size_t call_count;  // at least one
   bool launched;           // false: better one by one

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/catch.h"
 #include "tests/kernel_cases.h"
 
 namespace genai::test {
@@ -122,13 +123,25 @@ struct DecoderState {
   std::vector<std::byte> chunk;  // of the cache, with the row's position
 };
 
+inline void check_states(const DecoderState& expected, const DecoderState& found) {
+  CHECK(first_difference(expected.x, found.x) == -1);
+  CHECK(first_difference(expected.q, found.q) == -1);
+  CHECK(first_difference(expected.k, found.k) == -1);
+  CHECK(first_difference(expected.v, found.v) == -1);
+  CHECK(first_difference(expected.attention, found.attention) == -1);
+  CHECK(first_difference(expected.hidden, found.hidden) == -1);
+  CHECK(first_difference(expected.logits, found.logits) == -1);
+  CHECK((expected.chunk == found.chunk));
+}
+
 class Decoder {
  public:
+  // `data` outlives this object.
   Decoder(Device& device, const DecoderCase& shape, const DecoderData& data)
       : kernels_(device.kernels()), shape_(shape), buffers_(device) {
     for (const DecoderData::Layer& layer : data.layers)
       layers_.push_back({put(layer.q), put(layer.k), put(layer.v), put(layer.o), put(layer.gate_up), put(layer.down),
-                         buffers_.put(layer.q_bias), buffers_.put(layer.k_bias), buffers_.put(layer.v_bias),
+                         put_bias(layer.q_bias), put_bias(layer.k_bias), put_bias(layer.v_bias),
                          buffers_.put(layer.q_norm), buffers_.put(layer.k_norm), buffers_.put(layer.attention_norm),
                          buffers_.put(layer.feed_forward_norm)});
     logit_matrix_ = put(data.logits);
@@ -152,6 +165,10 @@ class Decoder {
     buffers_.stream().synchronize();
   }
 
+  virtual ~Decoder() = default;
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
   Stream& stream() { return buffers_.stream(); }
   bool hands_over() const { return static_cast<bool>(handover_); }
   bool guards_intact() { return buffers_.guards_intact(); }
@@ -164,12 +181,12 @@ class Decoder {
   void set_cache(const std::vector<std::byte>& bytes) { stream().upload(cache_, bytes.data(), bytes.size()); }
 
   // The calls of one step.
-  void enqueue() {
+  virtual void enqueue() {
     for (std::int32_t i = 0; i < shape_.layers; ++i) enqueue_layer(layers_[static_cast<std::size_t>(i)], i);
     MatmulArgs args = product(x_, logit_norm_);
     args.soft_cap = 3000.0f;
     add_output(args, logit_matrix_, {}, logits_);
-    kernels_.matmul(stream(), args);
+    multiply(args);
   }
 
   std::vector<std::byte> cache() { return buffers_.get(cache_, cache_bytes_); }
@@ -184,6 +201,21 @@ class Decoder {
             buffers_.get(cache_.byte_offset(shape_.chunk_offset(row)), shape_.cache(0).chunk_bytes())};
   }
 
+ protected:
+  // What lies where on the device.
+  struct PlacedMatrix {
+    MatrixView view;
+    const std::vector<std::byte>& bytes;
+  };
+  struct PlacedBias {
+    DevicePtr<const float> place;
+    const std::vector<float>& values;
+  };
+  const std::vector<PlacedMatrix>& matrices() const { return matrices_; }
+  const std::vector<PlacedBias>& biases() const { return biases_; }
+
+  virtual void multiply(const MatmulArgs& args) { kernels_.matmul(stream(), args); }
+
  private:
   struct Layer {
     MatrixView q, k, v, o, gate_up, down;
@@ -191,7 +223,13 @@ class Decoder {
   };
 
   MatrixView put(const DecoderMatrix& matrix) {
-    return {buffers_.put(matrix.bytes), matrix.dtype, matrix.rows, matrix.cols};
+    const MatrixView view{buffers_.put(matrix.bytes), matrix.dtype, matrix.rows, matrix.cols};
+    matrices_.push_back({view, matrix.bytes});
+    return view;
+  }
+  DevicePtr<const float> put_bias(const std::vector<float>& values) {
+    biases_.push_back({buffers_.put(values), values});
+    return biases_.back().place;
   }
   MatmulArgs product(DevicePtr<const float> input, DevicePtr<const float> norm_weight) const {
     MatmulArgs args{};
@@ -217,7 +255,7 @@ class Decoder {
     add_output(qkv, layer.q, bias(layer.q_bias), q_);
     add_output(qkv, layer.k, bias(layer.k_bias), k_);
     add_output(qkv, layer.v, bias(layer.v_bias), v_);
-    kernels_.matmul(stream(), qkv);
+    multiply(qkv);
 
     RotateArgs rotate{};
     rotate.q = q_;
@@ -262,12 +300,14 @@ class Decoder {
     args.epilogue = epilogue;
     add_output(args, matrix, {}, out);
     args.outputs[0].out_stride = output_width(args.outputs[0], epilogue);
-    kernels_.matmul(stream(), args);
+    multiply(args);
   }
 
   Kernels& kernels_;
   const DecoderCase shape_;
   DeviceBuffers buffers_;
+  std::vector<PlacedMatrix> matrices_;
+  std::vector<PlacedBias> biases_;
   std::vector<Layer> layers_;
   MatrixView logit_matrix_;
   DevicePtr<const float> logit_norm_, table_;

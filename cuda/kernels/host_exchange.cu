@@ -7,10 +7,10 @@
 // Twin     engine/host/host_exchange.cpp.
 #include <algorithm>
 
+#include "cuda/kernels/host_words.cuh"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/launch.h"
-#include "engine/exchange_words.h"
 
 namespace genai::cuda {
 namespace {
@@ -20,40 +20,6 @@ constexpr int kWarps = kThreads / kWarpLanes;
 constexpr int kBatch = 10;                 // loads on their way at once
 constexpr int kFewResults = 1024;          // so few are all read again and again
 constexpr unsigned kNapNanoseconds = 100;  // between looks at a word that is not there yet
-
-__device__ __forceinline__ void store_word(ExchangeWord* place, unsigned data, unsigned request) {
-  const ExchangeWord word = exchange_word(data, request);
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
-}
-
-__device__ __forceinline__ ExchangeWord load_word(const ExchangeWord* place) {
-  ExchangeWord word;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(place) : "memory");
-  return word;
-}
-
-// By a whole warp: four neighbouring values a lane.
-__device__ __forceinline__ void store_quantized_tile(ExchangeWord* words, float4 four, unsigned request) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const QuantizedFour result = quantize_four(four);
-  store_word(words + lane, result.quants, request);
-  int half_sum = __dp4a(static_cast<int>(result.quants), 0x01010101, 0);
-  half_sum += __shfl_xor_sync(kFullWarp, half_sum, 1);
-  half_sum += __shfl_xor_sync(kFullWarp, half_sum, 2);
-  // A block is eight lanes, half a block four. Lane l takes word l behind the quants.
-  const int block_lane = lane % kTileBlocks * 8;
-  const float scale = __shfl_sync(kFullWarp, result.scale, block_lane);
-  const float sum = __shfl_sync(kFullWarp, result.sum, block_lane);
-  const int first_half = __shfl_sync(kFullWarp, half_sum, block_lane);
-  const int second_half = __shfl_sync(kFullWarp, half_sum, block_lane + 4);
-  if (lane >= kTileWords - kScaleWord) return;
-  const int plane = lane / kTileBlocks;
-  const unsigned data = plane == 0   ? float_bits(scale)
-                        : plane == 1 ? float_bits(sum)
-                        : plane == 2 ? static_cast<unsigned>(first_half)
-                                     : static_cast<unsigned>(second_half);
-  store_word(words + kScaleWord + lane, data, request);
-}
 
 __device__ __forceinline__ void store_float_tile(ExchangeWord* words, float4 four, unsigned request) {
   ExchangeWord* own = words + static_cast<int>(threadIdx.x) % kWarpLanes * 4;
@@ -84,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) ask_host_kernel(const AskHostArgs ar
     float4 four = load_four(row, column, args.width, whole);
     if (norm_weight != nullptr) four = normalize_four(four, inverse, load_four(norm_weight, column, args.width, whole));
     if (args.quantize)
-      store_quantized_tile(words + tile * kTileWords, four, request);
+      store_quantized_tile(words + tile * kTileWords, quantize_four(four), request);
     else
       store_float_tile(words + tile * kTileWidth, four, request);
   }

@@ -9,6 +9,7 @@
 
 #include "cuda/kernels/program_builder.cuh"
 #include "cuda/kernels/program_finish.cuh"
+#include "cuda/kernels/program_host.cuh"
 #include "cuda/kernels/program_merge.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
@@ -40,7 +41,14 @@ __device__ __forceinline__ ProgramRing ring_of(const RowProgram& program, unsign
 __device__ __forceinline__ ProgramExchange exchange_of(const RowProgram& program, unsigned char* shared) {
   SharedBarrier* barriers =
       reinterpret_cast<SharedBarrier*>(shared + program.layout.barriers) + kRingBarriers + kRingSlots;
-  return {reinterpret_cast<float*>(shared + program.layout.exchange), barriers, barriers + 2, program.unit_strips};
+  return {reinterpret_cast<float*>(shared + program.layout.exchange), barriers, barriers + 2, barriers + 4,
+          program.unit_strips};
+}
+
+__device__ __forceinline__ RowVector vector_of(const RowProgram& program, unsigned char* shared) {
+  const ProgramLayout& layout = program.layout;
+  return {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
+          reinterpret_cast<float*>(shared + layout.sums), reinterpret_cast<float*>(shared + layout.reduce)};
 }
 
 template <DType kFirst, DType kSecond>
@@ -79,8 +87,7 @@ __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsig
   consumer.ring = ring_of(program, shared);
   consumer.exchange = exchange_of(program, shared);
   consumer.words = program.handover.words(progress.launch);
-  consumer.row = {reinterpret_cast<uint2*>(shared + layout.quants), reinterpret_cast<float*>(shared + layout.scales),
-                  reinterpret_cast<float*>(shared + layout.sums), reinterpret_cast<float*>(shared + layout.reduce)};
+  consumer.row = vector_of(program, shared);
   consumer.staged = reinterpret_cast<float*>(shared + layout.staged);
   consumer.group = warp / kProgramGroupWarps;
   consumer.warp_in_group = warp % kProgramGroupWarps;
@@ -101,6 +108,7 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
       consume_product<kFirst, kSecond>(op.product, share_of(program, shared, op), consumer);
       progress.stage = consumer.stage;
       progress.round = consumer.round;
+      if (op.product.host_rows >= 0) wait_until_asked(op.product, consumer.exchange);
       continue;
     }
     const AttentionStep step = {program.handover, *program.rows, progress.launch, generation,
@@ -119,8 +127,11 @@ __device__ __forceinline__ void finish_program(const RowProgram& program, unsign
 #pragma unroll 1
   for (int index = 0; index < program.op_count; ++index) {
     const ProgramOp& op = program.ops[index];
-    if (op.kind == ProgramOpKind::product)
-      finish_product(op.product, share_of(program, shared, op), exchange, words, round);
+    if (op.kind != ProgramOpKind::product) continue;
+    const bool has_host_rows = op.product.host_rows >= 0;
+    if (has_host_rows) ask_for_rows(program, op.product, exchange, vector_of(program, shared));
+    finish_product(op.product, share_of(program, shared, op), exchange, words, round);
+    if (has_host_rows) take_rows(program, op.product, words);
   }
 }
 
@@ -135,6 +146,7 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   if (threadIdx.x < 2) {
     init_barrier(exchange.full + threadIdx.x, kProgramGroups * kProgramGroupWarps);
     init_barrier(exchange.empty + threadIdx.x, 1);
+    init_barrier(exchange.asks + threadIdx.x, 1);
   }
   if (threadIdx.x < kRingBarriers) publish_barriers();
   plan_program<kFirst, kSecond>(program, shared);
@@ -182,6 +194,24 @@ std::vector<ProgramTypes> program_types() {
   return types;
 }
 
+template <class Call>
+const Call* call_at(const RowCall* calls, std::size_t call_count, std::size_t index) {
+  return index < call_count ? std::get_if<Call>(calls + index) : nullptr;
+}
+
+// How many of the calls are the program's next operation; 0: it cannot have them.
+std::size_t add_next(ProgramBuilder& builder, const RowCall* calls, std::size_t call_count) {
+  if (const MatmulArgs* matmul = call_at<MatmulArgs>(calls, call_count, 0)) return builder.add(*matmul) ? 1 : 0;
+  if (const AskHostArgs* ask = call_at<AskHostArgs>(calls, call_count, 0)) {
+    const MatmulArgs* matmul = call_at<MatmulArgs>(calls, call_count, 1);
+    const TakeAnswerArgs* answer = call_at<TakeAnswerArgs>(calls, call_count, 2);
+    return matmul != nullptr && answer != nullptr && builder.add(*ask, *matmul, *answer) ? 3 : 0;
+  }
+  const RotateArgs* rotate = call_at<RotateArgs>(calls, call_count, 0);
+  const AttentionArgs* attention = call_at<AttentionArgs>(calls, call_count, 1);
+  return rotate != nullptr && attention != nullptr && builder.add(*rotate, *attention) ? 2 : 0;
+}
+
 constexpr int kFewestOps = 12;  // that are worth a kernel that shares its multiprocessors with no other
 
 }  // namespace
@@ -197,15 +227,9 @@ ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* call
   ProgramBuilder builder(target.traits, program_types());
   std::size_t count = 0;
   while (count < call_count) {
-    if (const MatmulArgs* matmul = std::get_if<MatmulArgs>(calls + count)) {
-      if (!builder.add(*matmul)) break;
-      ++count;
-      continue;
-    }
-    const RotateArgs* rotate = std::get_if<RotateArgs>(calls + count);
-    const AttentionArgs* attention = count + 1 < call_count ? std::get_if<AttentionArgs>(calls + count + 1) : nullptr;
-    if (rotate == nullptr || attention == nullptr || !builder.add(*rotate, *attention)) break;
-    count += 2;
+    const std::size_t added = add_next(builder, calls + count, call_count - count);
+    if (added == 0) break;
+    count += added;
   }
   if (builder.op_count() < kFewestOps) return {std::max<std::size_t>(count, 1), false};
   const RowProgram* const program = builder.finish();

@@ -6,9 +6,11 @@
 // a ring in shared memory in the order of the list and never waits for an operation to begin, so that the memory works
 // while vectors are handed over; sixteen warps consume, and one more finishes what they have added up. What an
 // operation writes and a later one of the same program reads is handed over from block to block (cells.cuh): no barrier
-// of the grid, no fence, no flag. No block can write a vector's next generation while another still reads the last one:
-// whoever reads a vector writes something that every block waits for before (program_builder.cuh). Nor can a block come
-// to a vector before its time and take an old generation for the one that it waits for: every block has a share of
+// of the grid, no fence, no flag. Rows that host cores compute are asked for and handed over by the blocks in the same
+// way (program_host.cuh); one request is open at a time, since whoever publishes a tile of the next one has read what
+// was made of all answers to the last. No block can write a vector's next generation while another still reads the last
+// one: whoever reads a vector writes something that every block waits for before (program_builder.cuh). Nor can a block
+// come to a vector before its time and take an old generation for the one that it waits for: every block has a share of
 // every product, so that none is ahead of the others by more than one operation; where a product has few rows, there
 // are fewer blocks. All blocks must be there at the same time: at most one a multiprocessor, and nothing that waits for
 // them before them.
@@ -52,9 +54,10 @@ struct ProgramInput {
 };
 
 struct ProgramProduct {
-  int share;          // its place in the table of shares, BlockShare
-  StreamShape shape;  // stage_bytes: a slot of the ring
-  UnitCut cut;        // of a strip of the type that takes the most bytes
+  int share;      // its place in the table of shares, BlockShare
+  int host_rows;  // in the table of those; negative: none
+  StreamShape shape;
+  UnitCut cut;  // of a strip of the type that takes the most bytes
   ProgramOutput outputs[kMaxStreamOutputs];
   ProgramInput input;
   const float* norm_weight;  // null: none
@@ -119,8 +122,28 @@ struct ProgramLayout {
   int total;
 };
 
+// Rows of a product's outputs, behind its own, that host cores compute (program_host.cuh).
+struct ProgramHostRows {
+  struct Answer {
+    const ExchangeWord* results;
+    int width;  // 0: none
+  };
+  unsigned number;  // of the request, within the pass
+  int job;
+  Answer answers[kMaxStreamOutputs];
+};
+inline constexpr int kMaxProgramHostRows = 32;
+
+// Where they are asked; the number in words of a request is *finished plus its own.
+struct ProgramHost {
+  ExchangeWord* request;
+  const std::uint32_t* finished;
+};
+
 inline constexpr int kProgramParameterBytes = 32 * 1024 - 4;  // that a launch can carry
-inline constexpr int kMaxProgramOps = (kProgramParameterBytes - 128) / static_cast<int>(sizeof(ProgramOp));
+inline constexpr int kMaxProgramOps =
+    (kProgramParameterBytes - 144 - kMaxProgramHostRows * static_cast<int>(sizeof(ProgramHostRows))) /
+    static_cast<int>(sizeof(ProgramOp));
 static_assert(kMaxProgramOps < 256, "a tag has eight bits for the generation");
 
 struct RowProgram {
@@ -131,6 +154,8 @@ struct RowProgram {
   int window;  // stages on their way at once
   int block_count;
   int op_count;
+  ProgramHost host;
+  ProgramHostRows host_rows[kMaxProgramHostRows];
   ProgramOp ops[kMaxProgramOps];
 };
 static_assert(sizeof(RowProgram) <= kProgramParameterBytes);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/kernels/program_attention.cuh"
+#include "cuda/kernels/program_host_call.cuh"
 #include "cuda/kernels/program_product.cuh"
 #include "cuda/launch.h"
 
@@ -35,7 +36,12 @@ class ProgramBuilder {
   }
 
   // False where the call cannot be part of this program; it is then as it was.
-  bool add(const MatmulArgs& args);
+  bool add(const MatmulArgs& args) { return add(args, HostCall{}); }
+  // Three calls as the forward pass makes them.
+  bool add(const AskHostArgs& ask, const MatmulArgs& args, const TakeAnswerArgs& answer) {
+    const HostCall host{&ask, &answer};
+    return host.goes_with(args) && add(args, host);
+  }
   bool add(const RotateArgs& rotate, const AttentionArgs& attention);
 
   int op_count() const { return program_->op_count; }
@@ -67,6 +73,10 @@ class ProgramBuilder {
     std::uint64_t end() const { return address + 4 * static_cast<std::uint64_t>(width); }
   };
 
+  bool add(const MatmulArgs& args, const HostCall& host);
+  bool takes_host(const HostCall& host, const VectorSet& known) const;
+  void add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product);
+
   Vector* find(std::uint64_t address, int width);
   Vector& find_or_add(std::uint64_t address, int width);
   bool is_whole(std::uint64_t address, int width);
@@ -75,6 +85,10 @@ class ProgramBuilder {
     return vector == nullptr || vector->generation == 0 || vector->handed_over;
   }
   VectorSet known_behind(const Vector* input) const;
+  // Every block has written its share of the operation's outputs by the time when any block knows what is in `known`.
+  bool is_over(int op, const VectorSet& known) const {
+    return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none();
+  }
   bool may_write(std::uint64_t address, int width, bool adds, const VectorSet& known);
   ProgramInput read(std::uint64_t address, int width);
   ProgramOutput write(std::uint64_t address, int width, int output, bool hands_over);
@@ -91,6 +105,8 @@ class ProgramBuilder {
   std::vector<OpFacts> facts_;  // an operation each
   std::vector<Vector> vectors_;
   int used_words_ = 0;
+  int host_rows_count_ = 0;
+  int last_asking_op_ = -1;
   int share_numbers_ = 0;
   int widest_ = 0;         // input
   int widest_normed_ = 0;  // input that has a norm
@@ -142,9 +158,8 @@ inline ProgramBuilder::VectorSet ProgramBuilder::known_behind(const Vector* inpu
 inline bool ProgramBuilder::may_write(std::uint64_t address, int width, bool adds, const VectorSet& known) {
   const Vector* vector = find(address, width);
   if (vector == nullptr) return is_whole(address, width);
-  const auto is_over = [&](int op) { return (facts_[static_cast<std::size_t>(op)].outputs & ~known).none(); };
-  if (vector->generation > 0 && !adds && !is_over(static_cast<int>(vector->generation) - 1)) return false;
-  return std::all_of(vector->readers.begin(), vector->readers.end(), is_over);
+  if (vector->generation > 0 && !adds && !is_over(static_cast<int>(vector->generation) - 1, known)) return false;
+  return std::all_of(vector->readers.begin(), vector->readers.end(), [&](int op) { return is_over(op, known); });
 }
 
 inline ProgramInput ProgramBuilder::read(std::uint64_t address, int width) {
@@ -196,7 +211,23 @@ inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
   return true;
 }
 
-inline bool ProgramBuilder::add(const MatmulArgs& args) {
+// Whether there is room for the request, and all answers to the one before are taken when it is made.
+inline bool ProgramBuilder::takes_host(const HostCall& host, const VectorSet& known) const {
+  if (host_rows_count_ == kMaxProgramHostRows) return false;
+  if (host_rows_count_ == 0) return true;
+  return is_over(last_asking_op_, known) && host.place().request == program_->host.request &&
+         host.place().finished == program_->host.finished;
+}
+
+// Those of the youngest operation.
+inline void ProgramBuilder::add_host_rows(const HostCall& host, const MatmulArgs& args, ProgramProduct& product) {
+  program_->host = host.place();
+  program_->host_rows[host_rows_count_] = host.rows_of(args);
+  product.host_rows = host_rows_count_++;
+  last_asking_op_ = program_->op_count - 1;
+}
+
+inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
   if (program_->op_count == kMaxProgramOps || !matmul_row_serves(traits_, args)) return false;
   const bool adds = args.epilogue == Epilogue::add;
   const int cols = args.outputs[0].matrix.cols;
@@ -206,12 +237,13 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   const VectorSet known = known_behind(source);
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
-    const int width = output_width(output, args.epilogue);
+    const int width = host.whole_width(output, args.epilogue);
     if (output.matrix.rows == 0 || !may_write(output.out.address(), width, adds, known)) return false;
     const Vector* before = find(output.out.address(), width);
     if (adds && !is_readable(before)) return false;
     if (adds && args.output_count != 1) return false;
   }
+  if (host.ask != nullptr && !takes_host(host, known)) return false;
   if (!takes_handover(args.handover) || !takes_types(args)) return false;
 
   const int index = program_->op_count++;
@@ -221,6 +253,7 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   product = {};
   product.share = share_numbers_;
   share_numbers_ += BlockShare::numbers(args.output_count);
+  product.host_rows = -1;
   product.input = read(args.input.address(), cols);
   product.norm_weight = reinterpret_cast<const float*>(args.norm_weight.address());
   product.norm_epsilon = args.norm_epsilon;
@@ -233,12 +266,13 @@ inline bool ProgramBuilder::add(const MatmulArgs& args) {
   program_->block_count = std::min(program_->block_count, most_sharing_blocks(args));
   for (int i = 0; i < args.output_count; ++i) {
     const MatmulOutput& output = args.outputs[i];
-    const int width = output_width(output, args.epilogue);
+    const int width = host.whole_width(output, args.epilogue);
     product.shape.outputs[i] = stream_output(output, output.matrix.dtype);
     facts_.back().dtypes[static_cast<std::size_t>(i)] = output.matrix.dtype;
     facts_.back().outputs.set(static_cast<std::size_t>(kMaxStreamOutputs * index + i));
     product.outputs[i] = write(output.out.address(), width, i, true);
   }
+  if (host.ask != nullptr) add_host_rows(host, args, product);
   widest_ = std::max(widest_, cols);
   if (product.norm_weight != nullptr) widest_normed_ = std::max(widest_normed_, cols);
   return true;
@@ -351,7 +385,6 @@ inline const RowProgram* ProgramBuilder::finish() {
       continue;
     }
     ProgramProduct& product = program_->ops[index].product;
-    product.shape.stage_bytes = program_->layout.slot_bytes;
     product.cut = cut(index);
     for (int i = 0; i < product.shape.output_count; ++i)
       product.shape.outputs[i].second_type =

@@ -15,6 +15,7 @@ struct ProgramExchange {
   float* floats;         // [2][group][unit strips][8][kPartialStride]
   SharedBarrier* full;   // [2], an arrival a consuming warp
   SharedBarrier* empty;  // [2], one
+  SharedBarrier* asks;   // [2], one: host cores may be asked, and have been (program_host.cuh)
   int unit_strips;
 
   __device__ __forceinline__ float* rows(int round, int group) const {

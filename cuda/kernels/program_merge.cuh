@@ -22,12 +22,12 @@ inline constexpr int kProgramHalves = kProgramGroups / 2;
 inline constexpr int kHalfWarps = 2 * kProgramGroupWarps;
 static_assert(kSliceDims == kWarpLanes && kMergingWarps <= kHalfWarps);
 
-// All warps of a half, and those that have work.
+// Of all warps of a half, and of those that have work.
 __device__ __forceinline__ void half_barrier(int half) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + kProgramGroups + half), "n"(kHalfWarps * kWarpLanes) : "memory");
+  numbered_barrier<kHalfWarps * kWarpLanes>(2 + kProgramGroups + half);
 }
 __device__ __forceinline__ void merging_barrier(int half) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + kProgramGroups + half), "n"(kMergingWarps * kWarpLanes) : "memory");
+  numbered_barrier<kMergingWarps * kWarpLanes>(2 + kProgramGroups + half);
 }
 
 // A half's shared memory. Batches and groups of weights alternate between two places: between two barriers one is

@@ -157,6 +157,7 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
                                                                           product.norm_weight, product.norm_epsilon,
                                                                           product.cols, consumer.row, consumer.staged);
       consumer_barrier();
+      if (product.host_rows >= 0 && threadIdx.x == 0) arrive(consumer.exchange.asks);
     }
     if (work.strips == 0)
       consumer.exchange.wait_free(consumer.round);  // or its arrival would be counted for the round before last

@@ -16,7 +16,7 @@ namespace genai::cuda {
 inline constexpr int kRingSlots = 8;
 inline constexpr int kRingBarriers = 128;
 // Those of the ring and of the exchange.
-inline constexpr int kProgramBarriers = kRingBarriers + kRingSlots + 4;
+inline constexpr int kProgramBarriers = kRingBarriers + kRingSlots + 6;
 static_assert((kRingSlots & (kRingSlots - 1)) == 0 && (kRingBarriers & (kRingBarriers - 1)) == 0);
 
 struct ProgramRing {

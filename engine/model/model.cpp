@@ -89,6 +89,7 @@ PlanRequest make_plan_request(const WeightMap& map, const ModelConfig& config, D
   request.lanes_take_turns = options.has_host_lane && options.host_device == nullptr;
   request.wide_passes_stream = options.host_device != nullptr && options.max_rows > HostLane::kMaxRows;
   request.step_rows = std::min({options.sequence_count, options.max_rows, options.max_logit_rows});
+  request.calls_share_kernels = workspace.handover_bytes > 0;
   request.small_kernels = 3 * config.layer_count + 3;  // rotation, attention, merging; embedding, choice, advance
   request.fixed.graphs = whole(device.graph_reserve_bytes(step_graph_count(options.sequence_count),
                                                           most_step_operations(map, request.small_kernels)));

@@ -1,7 +1,7 @@
 // host_lane.h - cold rows that host cores compute while a device of another kind works on the rest of the same
 // matrices. The device asks for a product by its number and goes on; the host's threads compute it with kernels that
 // give the same bits (host/host_row_server.h); the device takes the results when it needs them. No host call happens in
-// a step: the device's side of the exchange are kernels, so a captured step holds them.
+// a step: the device's side of the exchange are kernels or parts of one, so a captured step holds them.
 //
 // Invariants
 //   H1 One request is open at a time: the device takes the answer to one before it asks the next. So input and results

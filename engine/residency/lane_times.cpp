@@ -18,10 +18,12 @@ constexpr double kCacheGain = 2.7;
 // kernels around them do not overlap. Fitted to 48 to 121 exchanges a pass, with 0 to 53 chunks.
 constexpr double kExchangeKernels = 4.5;
 constexpr double kChunkKernels = 5.0;
+// Where one kernel serves many calls, what it costs to begin a call hides that many kernels' time of reading its rows.
+constexpr double kKernelsAhead = 1.0;
 // An exchange costs no more than this part of its call, where all of that overlapped: small models have small kernels.
 constexpr double kOverlap = 0.9;
 // What one more row of activations adds to an exchange, by the exchange of one.
-constexpr double kRowExchange = 1.0;
+constexpr double kRowExchange = 0.2;
 
 struct Call {
   double bytes[kLaneCount] = {};
@@ -60,6 +62,12 @@ double share_in_caches(const PlanRequest& request, const ResidencyPlan& plan) {
   return held > 0.0 ? std::clamp(2.0 - static_cast<double>(plan.pass_of(Lane::host)) / held, 0.0, 1.0) : 0.0;
 }
 
+// Whether one kernel serves many calls, with the exchanges of those that have resident rows.
+bool has_shared_kernels(const PlanRequest& request, const ResidencyPlan& plan) {
+  return request.calls_share_kernels && request.step_rows == 1 && plan.pass_of(Lane::ring) == 0 &&
+         plan.pass_of(Lane::zero_copy) == 0;
+}
+
 // How much of a pass host memory is read while the device reads its own: by the ring, or by host cores.
 double share_beside_device(const PlanRequest& request, const ResidencyPlan& plan) {
   if (plan.pass_of(Lane::ring) > 0) return 1.0;
@@ -81,12 +89,15 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
   const double small_kernels = request.small_kernels / std::max(1.0, static_cast<double>(calls.size()));
   const auto most_ahead = static_cast<double>(request.host_ahead_bytes);
   const double stays = share_in_caches(request, plan);
+  const bool shared_kernels = has_shared_kernels(request, plan);
   double ahead = 0.0;
   Computing computing{.seconds = speeds.pass_seconds};
   for (const Call& call : calls) {
     const double host_bytes = call.bytes[static_cast<int>(Lane::host)];
-    double device = call.bytes[static_cast<int>(Lane::resident)] / speeds.resident +
-                    (call.kernels + small_kernels) * speeds.matrix_seconds;
+    const double reading = call.bytes[static_cast<int>(Lane::resident)] / speeds.resident;
+    const double beginning = (call.kernels + small_kernels) * speeds.matrix_seconds;
+    double device = reading + beginning;
+    if (shared_kernels) device = std::max(beginning, device - kKernelsAhead * speeds.matrix_seconds);
     if (const double link_bytes = call.bytes[static_cast<int>(Lane::zero_copy)]; link_bytes > 0.0) {
       const double link_seconds = std::max(speeds.matrix_seconds, link_bytes / speeds.zero_copy);
       device += link_seconds;
@@ -98,8 +109,13 @@ Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, d
       const double far_bytes = (1.0 - stays) * host_bytes;
       const double fetched = std::min(far_bytes, ahead);
       ahead -= fetched;
-      device += std::min(kExchangeKernels * speeds.matrix_seconds, kOverlap * device);
-      host_reading = (far_bytes - fetched) / host_rate + (host_bytes - far_bytes + fetched) / cached_rate;
+      const double far_reading = (far_bytes - fetched) / host_rate;
+      if (shared_kernels && reading > 0.0) {  // rows in caches are computed while others are on their way
+        host_reading = std::max(far_reading, host_bytes / cached_rate);
+      } else {
+        device += std::min(kExchangeKernels * speeds.matrix_seconds, kOverlap * device);
+        host_reading = far_reading + (host_bytes - far_bytes + fetched) / cached_rate;
+      }
       seconds = std::max(device, host_reading + exchange_seconds);
       computing.waiting_seconds += seconds - device;
     }

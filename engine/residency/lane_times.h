@@ -7,8 +7,9 @@
 //                             they do with what is still there from the pass before
 // Where the lanes take turns, all of that is added up, and what the ring brought is read once more.
 // A call is what one kernel a lane reads: matrices with the same input; in the ring, a kernel reads of one chunk only,
-// and chunks are filled across calls. Attention reads a cache that the plan does not know, so a long context takes
-// longer than predicted.
+// and chunks are filled across calls. Where one kernel serves many calls, beginning one hides a part of its reading,
+// and an exchange costs the device nothing but waiting. Attention reads a cache that the plan does not know, so a long
+// context takes longer than predicted.
 #pragma once
 #include "engine/residency/residency_plan.h"
 

@@ -76,6 +76,8 @@ struct PlanRequest {
   // without one.
   bool wide_passes_stream = false;
   std::int32_t step_rows = 1;  // rows of the passes that are to be fast
+  // One kernel serves many calls of one row, with what host cores compute of them, where no other lane comes between.
+  bool calls_share_kernels = false;
   // Kernels of a pass that read no matrix. Each costs about what a call on a matrix costs beside reading.
   std::int32_t small_kernels = 0;
   std::uint64_t host_ahead_bytes = 0;  // what caches of host cores take of rows before they are asked for
