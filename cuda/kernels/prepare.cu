@@ -18,6 +18,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr std::size_t kAlignment = 256;
 
+// Of the rows of a wide pass (prepare_tiles_kernel).
+constexpr int kTileRowsPerSm = 4;
+constexpr int kTilesAtOnce = 5;
+constexpr int kNormLoads = 20;
+
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
                    PreparedInput prepared) {
@@ -57,40 +62,55 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same into records (tile_input.cuh): a block a row, a warp a tile, eight lanes a block of 32.
-__global__ void __launch_bounds__(kThreads)
+// The same into records (tile_input.cuh): a block a row, a warp a tile, eight lanes a block of 32. A thread has all
+// loads of its first values and those of the norm on their way at once.
+__global__ void __launch_bounds__(kThreads, kTileRowsPerSm)
     prepare_tiles_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
                          bool whole, TileInput prepared) {
   __shared__ float shared[kThreads];
   start_in_order();
-  if (blockIdx.x == 0 && prepared.handed_flags != nullptr)
-    for (int i = static_cast<int>(threadIdx.x); i < kMaxTileLaunches * kMaxTileBlocks * kHandedFlags; i += kThreads)
-      prepared.handed_flags[i] = 0;
   const int row = static_cast<int>(blockIdx.x);
   const int m = row % kRecordRows;
   const float* x = input + static_cast<std::int64_t>(row) * input_stride;
-  float inverse = 1.0f;
-  if (norm_weight != nullptr) inverse = block_inverse_rms(x, cols, epsilon, shared);
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int block = lane / 8;
   const int quant_place = quant_offset(block, lane / 4 % 2, m) + lane % 4 * 4;
-#pragma unroll 2
-  for (int tile = static_cast<int>(threadIdx.x) / kWarpLanes; tile < prepared.tile_count;
-       tile += kThreads / kWarpLanes) {
-    const int column = tile * kTileWidth + lane * 4;
-    float4 four = load_four(x, column, cols, whole);
-    if (norm_weight != nullptr) four = normalize_four(four, inverse, load_four(norm_weight, column, cols, whole));
-    const QuantizedFour result = quantize_four(four);
-    unsigned char* record =
-        prepared.records + (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * kRecordBytes;
-    *reinterpret_cast<unsigned*>(record + quant_place) = widen_bytes<0>(result.quants);
-    *reinterpret_cast<unsigned*>(record + quant_place + kCoreBytes) = widen_bytes<1>(result.quants);
-    if (lane % 8 == 0) {
-      unsigned char* scale = record + kRecordScales + scale_offset(block, m);
-      *reinterpret_cast<float*>(scale) = result.scale;
-      *reinterpret_cast<float*>(scale + kRecordSums - kRecordScales) = result.sum;
+  constexpr int kStride = kThreads / kWarpLanes;  // from a warp's tile to its next one
+  float4 fours[kTilesAtOnce];
+  float inverse = 1.0f;
+  int first = static_cast<int>(threadIdx.x) / kWarpLanes;
+  do {  // also by warps without a tile, for the norm
+    const int column = first * kTileWidth + lane * 4;
+#pragma unroll
+    for (int k = 0; k < kTilesAtOnce; ++k) fours[k] = load_four(x, column + k * kStride * kTileWidth, cols, whole);
+    if (norm_weight != nullptr) {
+      if (first < kStride) inverse = block_inverse_rms<kNormLoads>(x, cols, epsilon, shared);
+#pragma unroll
+      for (int k = 0; k < kTilesAtOnce; ++k)
+        fours[k] =
+            normalize_four(fours[k], inverse, load_four(norm_weight, column + k * kStride * kTileWidth, cols, whole));
     }
-  }
+    QuantizedFour results[kTilesAtOnce];
+    quantize_fours(fours, results);
+#pragma unroll
+    for (int k = 0; k < kTilesAtOnce; ++k) {
+      const int tile = first + k * kStride;
+      if (tile >= prepared.tile_count) break;
+      unsigned char* record =
+          prepared.records + (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * kRecordBytes;
+      *reinterpret_cast<unsigned*>(record + quant_place) = widen_bytes<0>(results[k].quants);
+      *reinterpret_cast<unsigned*>(record + quant_place + kCoreBytes) = widen_bytes<1>(results[k].quants);
+      if (lane % 8 == 0) {
+        unsigned char* scale = record + kRecordScales + scale_offset(block, m);
+        *reinterpret_cast<float*>(scale) = results[k].scale;
+        *reinterpret_cast<float*>(scale + kRecordSums - kRecordScales) = results[k].sum;
+      }
+    }
+    first += kTilesAtOnce * kStride;
+  } while (first < prepared.tile_count);
+  if (blockIdx.x == 0 && prepared.handed_flags != nullptr)
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxTileLaunches * kMaxTileBlocks * kHandedFlags; i += kThreads)
+      prepared.handed_flags[i] = 0;
 }
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/rounding.cuh"
 #include "cuda/kernels/row_input.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "engine/packed_layout.h"
@@ -24,24 +25,6 @@ struct RowVector {
   float* sums;    // the same, where a weight type has a minimum
   float* reduce;  // [256]
 };
-
-// amax / 127 and 1 / x as IEEE rounds them, without the checks that division needs for other arguments: amax is at
-// least 2^-100 and finite. The first was compared with division for every mantissa; the second is what division does.
-__device__ __forceinline__ float divide_by_127(float amax) {
-  constexpr float kReciprocal = 1.0f / 127.0f;
-  const float quotient = amax * kReciprocal;
-  return exact_fma(exact_fma(-127.0f, quotient, amax), kReciprocal, quotient);
-}
-__device__ __forceinline__ float reciprocal(float x) {
-  const float guess = approximate_reciprocal(x);
-  return exact_fma(exact_fma(-x, guess, 1.0f), guess, guess);
-}
-
-__device__ __forceinline__ unsigned magnitude(float value) { return float_bits(value) & 0x7fffffffu; }
-// The bits whose lowest byte is the quant (exact_math.h, quantize_activation).
-__device__ __forceinline__ unsigned quant_bits(float value, float inverse) {
-  return float_bits(value * inverse + kRoundMagic);
-}
 
 // Where a thread's quads go: quad k is elements 4 * thread + k * kVectorStride .. + 3.
 struct QuadPlace {
@@ -65,33 +48,25 @@ __device__ __forceinline__ void quantize_quads(const float4* quads, const QuadPl
   const bool stores_scale = threadIdx.x % 8 == 0;
   unsigned highest[kCount];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k)
-    highest[k] =
-        max(max(magnitude(quads[k].x), magnitude(quads[k].y)), max(magnitude(quads[k].z), magnitude(quads[k].w)));
+  for (int k = 0; k < kCount; ++k) highest[k] = largest_magnitude(quads[k]);
 #pragma unroll
   for (int stride = 4; stride > 0; stride /= 2)
 #pragma unroll
     for (int k = 0; k < kCount; ++k) highest[k] = max(highest[k], __shfl_xor_sync(kFullWarp, highest[k], stride));
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {  // activation_scale and quantize_activation of exact_math.h
-    const bool finite = highest[k] < 0x7f800000u;
-    const bool zero = highest[k] < 0x0d800000u;
-    const float divided = divide_by_127(bits_float(highest[k]));
-    const float inverse = reciprocal(divided);
-    const float scale = zero ? 0.0f : finite ? divided : bits_float(0x7fc00000u);
-    const unsigned low = __byte_perm(quant_bits(quads[k].x, inverse), quant_bits(quads[k].y, inverse), 0x0040);
-    const unsigned high = __byte_perm(quant_bits(quads[k].z, inverse), quant_bits(quads[k].w, inverse), 0x0040);
-    const unsigned quants = zero || !finite ? 0u : __byte_perm(low, high, 0x5410);
+  for (int k = 0; k < kCount; ++k) {
+    const RoundingScale scale(highest[k]);
+    const unsigned quants = scale.counts ? four_quants(quads[k], scale.inverse) : 0u;
     place.quants[(first_quad + k) * kBlocks * 8] = quants;
     int sum = 0;
     if constexpr (kSums) {
-      sum = __dp4a(static_cast<int>(quants), 0x01010101, 0);
+      sum = sum_of_quants(quants);
 #pragma unroll
       for (int stride = 4; stride > 0; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
     }
     if (!stores_scale) continue;
-    place.scales[(first_quad + k) * kBlocks] = scale;
-    if constexpr (kSums) place.sums[(first_quad + k) * kBlocks] = scale * static_cast<float>(sum);
+    place.scales[(first_quad + k) * kBlocks] = scale.scale;
+    if constexpr (kSums) place.sums[(first_quad + k) * kBlocks] = scale.scale * static_cast<float>(sum);
   }
 }
 
