@@ -5,7 +5,6 @@
 // Twin     engine/host, the same operations in the same order (engine/README.md, "Quantised activations").
 #include <algorithm>
 
-#include "cuda/kernels/halves.cuh"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/tile_input.cuh"
 #include "cuda/kernels/warp.cuh"
@@ -64,6 +63,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // The same into records (tile_input.cuh): a block a row, a warp a tile, eight lanes a block of 32. A thread has all
 // loads of its first values and those of the norm on their way at once.
+template <class Record>
 __global__ void __launch_bounds__(kThreads, kTileRowsPerSm)
     prepare_tiles_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
                          bool whole, TileInput prepared) {
@@ -74,7 +74,6 @@ __global__ void __launch_bounds__(kThreads, kTileRowsPerSm)
   const float* x = input + static_cast<std::int64_t>(row) * input_stride;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int block = lane / 8;
-  const int quant_place = quant_offset(block, lane / 4 % 2, m) + lane % 4 * 4;
   constexpr int kStride = kThreads / kWarpLanes;  // from a warp's tile to its next one
   float4 fours[kTilesAtOnce];
   float inverse = 1.0f;
@@ -97,19 +96,18 @@ __global__ void __launch_bounds__(kThreads, kTileRowsPerSm)
       const int tile = first + k * kStride;
       if (tile >= prepared.tile_count) break;
       unsigned char* record =
-          prepared.records + (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * kRecordBytes;
-      *reinterpret_cast<unsigned*>(record + quant_place) = widen_bytes<0>(results[k].quants);
-      *reinterpret_cast<unsigned*>(record + quant_place + kCoreBytes) = widen_bytes<1>(results[k].quants);
+          prepared.records +
+          (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * Record::kBytes;
+      Record::store(record, lane, m, results[k].quants);
       if (lane % 8 == 0) {
-        unsigned char* scale = record + kRecordScales + scale_offset(block, m);
-        *reinterpret_cast<float*>(scale) = results[k].scale;
-        *reinterpret_cast<float*>(scale + kRecordSums - kRecordScales) = results[k].sum;
+        *reinterpret_cast<float*>(record + Record::scale(block, m)) = results[k].scale;
+        *reinterpret_cast<float*>(record + Record::sum(block, m)) = results[k].sum;
       }
     }
     first += kTilesAtOnce * kStride;
   } while (first < prepared.tile_count);
   if (blockIdx.x == 0 && prepared.handed_flags != nullptr)
-    for (int i = static_cast<int>(threadIdx.x); i < kMaxTileLaunches * kMaxTileBlocks * kHandedFlags; i += kThreads)
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxTileLaunches * kLaunchFlags; i += kThreads)
       prepared.handed_flags[i] = 0;
 }
 
@@ -151,30 +149,31 @@ void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, co
 
 namespace {
 
-std::size_t record_bytes(int row_count, int cols) {
+std::size_t records_bytes(int row_count, int cols, bool halves) {
   const std::size_t pairs = static_cast<std::size_t>((std::max(row_count, 0) + kRecordRows - 1) / kRecordRows);
-  return aligned(pairs * static_cast<std::size_t>(padded_width(cols) / kTileWidth) * kRecordBytes);
+  return aligned(pairs * static_cast<std::size_t>(padded_width(cols) / kTileWidth) *
+                 (halves ? HalfRecord::kBytes : ByteRecord::kBytes));
 }
 
-constexpr std::size_t kHandedSumBytes = std::size_t{kMaxTileBlocks} * kHandedSums * sizeof(float);
-constexpr std::size_t kHandedFlagBytes =
-    std::size_t{kMaxTileLaunches} * kMaxTileBlocks * kHandedFlags * sizeof(unsigned);
+constexpr std::size_t kHandedSumBytes = std::size_t{kMaxTileSms} * kHandedSums * sizeof(float);
+constexpr std::size_t kHandedFlagBytes = std::size_t{kMaxTileLaunches} * kLaunchFlags * sizeof(unsigned);
 
 bool starts_at_16_bytes(DevicePtr<const float> pointer) { return pointer.address() % 16 == 0; }
 
 }  // namespace
 
-std::size_t tile_input_bytes(int row_count, int cols) {
+std::size_t tile_input_bytes(int row_count, int cols, bool halves) {
+  static_assert(HalfRecord::kBytes > ByteRecord::kBytes);  // what has halves takes bytes too
   const std::size_t handed = row_count < kMinHandoverRows ? 0 : aligned(kHandedSumBytes) + aligned(kHandedFlagBytes);
-  return record_bytes(row_count, cols) + handed;
+  return records_bytes(row_count, cols, halves) + handed;
 }
 
-TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args) {
+TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args, bool halves) {
   const int cols = args.outputs[0].matrix.cols;
   TileInput prepared = {};
   prepared.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
   const std::uint64_t begin = args.scratch.address();
-  const std::uint64_t sums = begin + record_bytes(args.row_count, cols);
+  const std::uint64_t sums = begin + records_bytes(args.row_count, cols, halves);
   prepared.records = reinterpret_cast<unsigned char*>(begin);
   if (args.row_count >= kMinHandoverRows) {
     prepared.handed_sums = reinterpret_cast<float*>(sums);
@@ -182,7 +181,7 @@ TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& arg
   }
   const bool whole = cols % 4 == 0 && args.input_stride % 4 == 0 && starts_at_16_bytes(args.input) &&
                      starts_at_16_bytes(args.norm_weight);
-  launch_kernel("prepare_tiles_kernel", prepare_tiles_kernel,
+  launch_kernel("prepare_tiles_kernel", halves ? prepare_tiles_kernel<HalfRecord> : prepare_tiles_kernel<ByteRecord>,
                 {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
                 reinterpret_cast<const float*>(args.input.address()), args.input_stride, cols,
                 reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, whole, prepared);

@@ -1,185 +1,192 @@
-// tile_finish.cuh - what the warps of matmul_tiles.cu do after a remainder of K, and after the last one. A lane has the
-// four partials of a remainder of each of its outputs and adds them, left to right, to the sum so far, which waits in
-// shared memory, where only that lane reads it. After the last remainder outputs are stored, or the sum is handed to
-// another block (tile_schedule.cuh).
+// tile_finish.cuh - what the warps of matmul_tiles.cu do after a remainder of K, and after the last one. The partials
+// of a remainder are with two warps, and the sum over all 32 goes left to right: so the lower half adds its two to the
+// running sum in shared memory, then the upper half its own; lanes of the two halves have the same outputs. The lower
+// half goes on without waiting for the upper one; they meet again when the lower half wants the sum back. After the
+// last remainder each half stores half of the columns, or the upper half hands the sum to another block
+// (tile_schedule.cuh).
+//
+// Everything here finds out anew which lane it is in: the loop over K has no registers to keep that in.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/epilogue.cuh"
-#include "cuda/kernels/tile_copy.cuh"
+#include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/tile_input.cuh"
 #include "cuda/kernels/tile_product.cuh"
 #include "cuda/kernels/tile_ptx.cuh"
-#include "cuda/kernels/tile_schedule.cuh"
+#include "cuda/kernels/tile_work.cuh"
 #include "cuda/kernels/warp.cuh"
 
 namespace genai::cuda {
 
-// Rare, and long: one copy of it.
-static __device__ __noinline__ float unusual_gate(Epilogue epilogue, float soft_cap, float gate, float up) {
-  return apply_soft_cap(activate(epilogue, gate) * up, soft_cap);
-}
+// Which warp and lane this is.
+template <class Shape>
+struct OwnPlace {
+  int lane;
+  int group;
+  bool upper;
+
+  __device__ __forceinline__ OwnPlace() {
+    const int thread = thread_in_block();
+    lane = thread % kWarpLanes;
+    group = thread / kWarpLanes % Shape::kRowGroups;
+    upper = thread >= Shape::kRowGroups * kWarpLanes;
+  }
+};
+
+// Where the halves of each row group meet, in shared memory: phase r of a barrier is over when the half it belongs to
+// has added its partials of the warp's r-th remainder. All lanes of a warp arrive.
+template <class Shape>
+struct HalfBarriers {
+  SharedBarrier lower[Shape::kRowGroups];
+  SharedBarrier upper[Shape::kRowGroups];
+};
 
 template <class Shape>
 struct TileFinish {
-  static constexpr int kWarpSums = Shape::kOctets * kWarpLanes;  // float4 each
-  static constexpr int kBytes = kTileWarps * kWarpSums * 16;
-  static_assert(kTileWarps == kHandedFlags && kBytes <= kHandedSums * 4);
+  // A lane's results for one octet of columns, and for all: [octet][strip pair][strip of the pair * 2 + column].
+  using Lane = float[Shape::kPairs][4];
+  using Results = Lane[Shape::kOctets];
+  static constexpr int kCount = Shape::kOctets * Shape::kPairs;
+  static constexpr int kGroupSums = kCount * kWarpLanes;  // float4 each
+  static constexpr int kBytes = Shape::kRowGroups * kGroupSums * 16;
+  static constexpr int kOwnOctets = Shape::kOctets / 2;  // that a half stores
+  static_assert(Shape::kBlocksPerSm * Shape::kRowGroups <= kHandedFlags &&
+                Shape::kBlocksPerSm * kBytes <= kHandedSums * 4);
 
-  // After remainder q of `piece`; `last`: of the piece. `sums` are the lane's own.
-  static __device__ __forceinline__ void add_remainder(const TilesProduct& product, const TilePiece& piece, int q,
-                                                       bool last, int warp, int lane, float4* sums,
-                                                       const float (&partials)[kTileBlocks][Shape::kLane]) {
-    if (q > 0 && q == piece.first_q) {
-      const Handed handed(product, static_cast<int>(blockIdx.x) - 1, warp, lane);
-      wait_flag(handed.flag);
-#pragma unroll 1
-      for (int octet = 0; octet < Shape::kOctets; ++octet)
-        sums[octet * kWarpLanes] = __ldcg(handed.sums + octet * kWarpLanes);
-    }
+  // first = sums + first + second, in this order; kStart: first + second.
+  template <bool kStart>
+  static __device__ __forceinline__ void add(const float4* sums, Results& first, const Results& second) {
 #pragma unroll
-    for (int octet = 0; octet < Shape::kOctets; ++octet) {
-      float y[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) y[k] = partials[0][4 * octet + k];
-      if (q > 0) {
-        const float4 sum = sums[octet * kWarpLanes];
-        y[0] = sum.x + y[0];
-        y[1] = sum.y + y[1];
-        y[2] = sum.z + y[2];
-        y[3] = sum.w + y[3];
+    for (int i = 0; i < kCount; ++i) {
+      float(&own)[4] = first[i / Shape::kPairs][i % Shape::kPairs];
+      if constexpr (!kStart) {
+        const float4 sum = sums[i * kWarpLanes];
+        own[0] = sum.x + own[0];
+        own[1] = sum.y + own[1];
+        own[2] = sum.z + own[2];
+        own[3] = sum.w + own[3];
       }
 #pragma unroll
-      for (int block = 1; block < kTileBlocks; ++block)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) y[k] = y[k] + partials[block][4 * octet + k];
-      sums[octet * kWarpLanes] = make_float4(y[0], y[1], y[2], y[3]);
-    }
-    if (last && piece.end_q < kUnits) {
-      const Handed handed(product, static_cast<int>(blockIdx.x), warp, lane);
-#pragma unroll 1
-      for (int octet = 0; octet < Shape::kOctets; ++octet) handed.sums[octet * kWarpLanes] = sums[octet * kWarpLanes];
-      __threadfence();
-      __syncwarp();
-      if (lane == 0) raise_flag(handed.flag);
+      for (int k = 0; k < 4; ++k) own[k] = own[k] + second[i / Shape::kPairs][i % Shape::kPairs][k];
     }
   }
 
-  // After the last remainder of `piece`.
-  static __device__ __forceinline__ void finish(const TilesProduct& product, const TilePiece& piece, int warp, int lane,
-                                                const float4* sums) {
+  template <int kOctets>
+  static __device__ __forceinline__ void store(float4* to, const Results& sums) {
+#pragma unroll
+    for (int i = 0; i < kOctets * Shape::kPairs; ++i) {
+      const float(&y)[4] = sums[i / Shape::kPairs][i % Shape::kPairs];
+      to[i * kWarpLanes] = make_float4(y[0], y[1], y[2], y[3]);
+    }
+  }
+
+  // After remainder q of `piece`, the warp's `phase`-th of all; `more`: others follow. `shared_sums` are of all groups.
+  static __device__ __forceinline__ void add_remainder(const TilesProduct& product, const TilePiece& piece, int q,
+                                                       bool more, unsigned phase, HalfBarriers<Shape>* barriers,
+                                                       float4* shared_sums, Results& first, const Results& second) {
+    const OwnPlace<Shape> own;
+    float4* sums = shared_sums + own.group * kGroupSums + own.lane;
+    if (own.upper) {
+      wait_phase(barriers->lower + own.group, phase & 1u);
+      add<false>(sums, first, second);
+      if (more) {
+        store<Shape::kOctets>(sums, first);
+      } else if (piece.end_q == kUnits) {
+        store<kOwnOctets>(sums, first);
+      } else {
+        const int place = static_cast<int>(blockIdx.x) * Shape::kRowGroups + own.group;
+        store<Shape::kOctets>(reinterpret_cast<float4*>(product.input.handed_sums) + place * kGroupSums + own.lane,
+                              first);
+        __threadfence();
+        __syncwarp();
+        if (own.lane == 0) raise_flag(product.input.handed_flags + place);
+      }
+      arrive(barriers->upper + own.group);
+      return;
+    }
+    if (q == 0) {
+      add<true>(sums, first, second);
+    } else {
+      if (q > piece.first_q) {
+        wait_phase(barriers->upper + own.group, (phase + 1) & 1u);
+      } else {
+        const int place = (static_cast<int>(blockIdx.x) - 1) * Shape::kRowGroups + own.group;
+        wait_flag(product.input.handed_flags + place);
+        const float4* handed =
+            reinterpret_cast<const float4*>(product.input.handed_sums) + place * kGroupSums + own.lane;
+        for (int i = 0; i < kCount; ++i) sums[i * kWarpLanes] = __ldcg(handed + i * kWarpLanes);
+      }
+      add<false>(sums, first, second);
+    }
+    store<Shape::kOctets>(sums, first);
+    arrive(barriers->lower + own.group);
+  }
+
+  // After the last remainder of `piece`, the warp's `phase`-th of all.
+  static __device__ __forceinline__ void finish(const TilesProduct& product, const TilePiece& piece, unsigned phase,
+                                                HalfBarriers<Shape>* barriers, const float4* shared_sums,
+                                                const Results& first) {
+    const OwnPlace<Shape> own;
+    if (!own.upper) wait_phase(barriers->upper + own.group, phase & 1u);
     if (piece.end_q < kUnits) return;
-    const TilePlace place = tile_place(product, piece.item);
-    const StreamOutput& output = product.shape.outputs[place.output];
-    const int first_row = (place.first_strip + warp * kWarpStrips) * kStripRows + lane / 4;
-    const int first_column = place.column_group * Shape::kColumns + lane % 4 * 2;
-    if (is_gated(product.epilogue))
-      store_gated_pairs(product, output, first_row, first_column, lane / 4 % 2, sums);
-    else
-      store(product, output, first_row, first_column, sums);
+    Lane results[kOwnOctets];
+#pragma unroll
+    for (int i = 0; i < kOwnOctets * Shape::kPairs; ++i) {
+      float(&y)[4] = results[i / Shape::kPairs][i % Shape::kPairs];
+      if (own.upper) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) y[k] = first[kOwnOctets + i / Shape::kPairs][i % Shape::kPairs][k];
+      } else {
+        const float4 sum = shared_sums[own.group * kGroupSums + own.lane + i * kWarpLanes];
+        y[0] = sum.x;
+        y[1] = sum.y;
+        y[2] = sum.z;
+        y[3] = sum.w;
+      }
+    }
+    const TilePlace place = tile_place<Shape::kBlockStrips>(product, piece.item);
+    store_results(product, place, own, results);
   }
 
  private:
-  // Outputs of one octet before the epilogue: two columns of a row of each strip.
-  struct Sums {
-    float y[kWarpStrips][2];
-
-    __device__ __forceinline__ Sums(const TilesProduct& product, const StreamOutput& output, int first_row,
-                                    const float4& sum)
-        : y{{sum.x, sum.y}, {sum.z, sum.w}} {
+  static __device__ __forceinline__ void store_results(const TilesProduct& product, const TilePlace& place,
+                                                       const OwnPlace<Shape>& own, const Lane (&sums)[kOwnOctets]) {
+    const StreamOutput& output = product.shape.outputs[place.output];
+    const bool gated = is_gated(product.epilogue);
+    const int odd = own.lane / 4 % 2;
+    const int first_column = place.column_group * Shape::kColumns + (own.upper ? kOwnOctets * 8 : 0);
 #pragma unroll
-      for (int strip = 0; strip < kWarpStrips; ++strip) {
-        const int row = first_row + strip * kStripRows;
-        const float bias = row < output.rows && output.bias != nullptr ? output.bias[row] : 0.0f;
+    for (int strip = 0; strip < Shape::kWarpStrips; ++strip) {
+      const int row = (place.first_strip + own.group * Shape::kWarpStrips + strip) * kStripRows + own.lane / 4;
+      const float bias = row < output.rows && output.bias != nullptr ? output.bias[row] : 0.0f;
+#pragma unroll
+      for (int octet = 0; octet < kOwnOctets; ++octet) {
+        float y[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
+          y[k] = sums[octet][strip / 2][strip % 2 * 2 + k];
           // Without a tile for some of the partials: they are zeros, which are added like the others.
-          if (product.shape.tile_count < kUnits) y[strip][k] = y[strip][k] + 0.0f;
-          if (output.bias != nullptr) y[strip][k] = y[strip][k] + bias;
+          if (product.shape.tile_count < kUnits) y[k] = y[k] + 0.0f;
+          if (output.bias != nullptr) y[k] = y[k] + bias;
+        }
+        const int m = first_column + octet * 8 + own.lane % 4 * 2;
+        if (gated) {  // of a pair of rows, the lane of the even one takes column m, the other one column m + 1
+          const float other = __shfl_xor_sync(kFullWarp, odd != 0 ? y[0] : y[1], 4);
+          const int column = m + odd;
+          if (row - odd < output.rows && column < product.row_count)
+            store_gated(product.epilogue, product.soft_cap, odd != 0 ? other : y[0], odd != 0 ? y[1] : other,
+                        output.out + static_cast<std::int64_t>(column) * output.out_stride + row / 2);
+        } else {
+#pragma unroll
+          for (int k = 0; k < 2; ++k)
+            if (row < output.rows && m + k < product.row_count)
+              store_output(product.epilogue, product.soft_cap, y[k],
+                           output.out + static_cast<std::int64_t>(m + k) * output.out_stride + row);
         }
       }
     }
-  };
-
-  static __device__ __forceinline__ void store(const TilesProduct& product, const StreamOutput& output, int first_row,
-                                               int first_column, const float4* sums) {
-    const auto each = [&](int octet, const auto& visit) {
-#pragma unroll
-      for (int i = 0; i < 2 * kWarpStrips; ++i) {
-        const int row = first_row + i / 2 * kStripRows;
-        const int column = first_column + octet * kOctetRows + i % 2;
-        if (row < output.rows && column < product.row_count)
-          visit(i, output.out + static_cast<std::int64_t>(column) * output.out_stride + row);
-      }
-    };
-    if (product.epilogue == Epilogue::add && product.soft_cap == 0.0f) {
-      float before[Shape::kOctets][2 * kWarpStrips] = {};  // all on their way at once
-#pragma unroll
-      for (int octet = 0; octet < Shape::kOctets; ++octet)
-        each(octet, [&](int i, const float* out) { before[octet][i] = *out; });
-#pragma unroll
-      for (int octet = 0; octet < Shape::kOctets; ++octet) {
-        const Sums own(product, output, first_row, sums[octet * kWarpLanes]);
-        each(octet, [&](int i, float* out) { *out = before[octet][i] + own.y[i / 2][i % 2]; });
-      }
-    } else {
-#pragma unroll 1
-      for (int octet = 0; octet < Shape::kOctets; ++octet) {
-        const Sums own(product, output, first_row, sums[octet * kWarpLanes]);
-        each(octet,
-             [&](int i, float* out) { store_output(product.epilogue, product.soft_cap, own.y[i / 2][i % 2], out); });
-      }
-    }
   }
-
-  // Of a pair of rows, the lane of the even one takes the first column, the other one the second.
-  static __device__ __forceinline__ void store_gated_pairs(const TilesProduct& product, const StreamOutput& output,
-                                                           int first_row, int first_column, int odd,
-                                                           const float4* sums) {
-#pragma unroll 2
-    for (int octet = 0; octet < Shape::kOctets; ++octet) {
-      const Sums own(product, output, first_row, sums[octet * kWarpLanes]);
-      float gate[kWarpStrips];
-      float up[kWarpStrips];
-      bool usual = product.epilogue == Epilogue::gated_silu && product.soft_cap == 0.0f;
-#pragma unroll
-      for (int strip = 0; strip < kWarpStrips; ++strip) {
-        const float(&y)[2] = own.y[strip];
-        const float other = __shfl_xor_sync(kFullWarp, odd != 0 ? y[0] : y[1], 4);
-        gate[strip] = odd != 0 ? other : y[0];
-        up[strip] = odd != 0 ? y[1] : other;
-        usual = usual && has_short_silu(gate[strip]);
-      }
-      float out[kWarpStrips];
-      if (__all_sync(kFullWarp, usual)) {
-#pragma unroll
-        for (int strip = 0; strip < kWarpStrips; ++strip) out[strip] = short_silu(gate[strip]) * up[strip];
-      } else {
-#pragma unroll
-        for (int strip = 0; strip < kWarpStrips; ++strip)
-          out[strip] = unusual_gate(product.epilogue, product.soft_cap, gate[strip], up[strip]);
-      }
-#pragma unroll
-      for (int strip = 0; strip < kWarpStrips; ++strip) {
-        const int row = first_row + strip * kStripRows;
-        const int column = first_column + octet * kOctetRows + odd;
-        if (row - odd < output.rows && column < product.row_count)
-          output.out[static_cast<std::int64_t>(column) * output.out_stride + row / 2] = out[strip];
-      }
-    }
-  }
-
-  // What a warp of a block hands over.
-  struct Handed {
-    unsigned* flag;
-    float4* sums;
-
-    __device__ __forceinline__ Handed(const TilesProduct& product, int block, int warp, int lane) {
-      const int place = block * kHandedFlags + warp;
-      flag = product.input.handed_flags + place;
-      sums = reinterpret_cast<float4*>(product.input.handed_sums) + place * kWarpSums + lane;
-    }
-  };
 };
 
 }  // namespace genai::cuda

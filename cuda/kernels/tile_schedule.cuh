@@ -1,4 +1,5 @@
-// tile_schedule.cuh - which parts of a product the blocks of matmul_tiles.cu compute, and in which order.
+// tile_schedule.cuh - which parts of a product the blocks of matmul_tiles.cu and matmul_half_tiles.cu compute, and in
+// which order.
 //
 // NOTE [Shares of a tiled product]
 // A product is cut into items: the rows of weights and the columns (rows of activations) of one block, over all of K.
@@ -14,6 +15,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "cuda/kernels/tile_ptx.cuh"
 
 namespace genai::cuda {
 
@@ -55,7 +58,7 @@ struct CutUnits {
 
   __device__ __forceinline__ explicit CutUnits(const TileShares& shares) {
     const int units = (shares.item_count - shares.whole_items * static_cast<int>(gridDim.x)) * kUnits;
-    begin = min(static_cast<int>(blockIdx.x) * shares.share_units, units);
+    begin = min(block_in_grid() * shares.share_units, units);
     end = min(begin + shares.share_units, units);
   }
 };
@@ -83,7 +86,7 @@ __device__ __forceinline__ TilePiece tile_piece(const TileShares& shares, int in
     if (!any || (!two && end_q < kUnits)) return kNone;
     return {item, first_q, kUnits};
   }
-  return {static_cast<int>(blockIdx.x) + (index - 1) * static_cast<int>(gridDim.x), 0, kUnits};
+  return {block_in_grid() + (index - 1) * static_cast<int>(gridDim.x), 0, kUnits};
 }
 
 // The pieces of the block, one after the other.

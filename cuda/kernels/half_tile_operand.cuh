@@ -1,6 +1,6 @@
-// tile_operand.cuh - a block of 32 packed weights of two rows as operands of half products, in one lane's registers.
-// Lane 4*g + c holds row g of two strips, weights 4c .. 4c+3 and 16 on (fragment.cuh). Of a word of nibbles, masks
-// leave n or 16 * n below the bits of 1024, two a word; one fma then takes the 1024 and the zero point away and
+// half_tile_operand.cuh - a block of 32 packed weights of two rows as operands of half products, in one lane's
+// registers. Lane 4*g + c holds row g of two strips, weights 4c .. 4c+3 and 16 on (fragment.cuh). Of a word of nibbles,
+// masks leave n or 16 * n below the bits of 1024, two a word; one fma then takes the 1024 and the zero point away and
 // multiplies by the sub-scale s of K types: s * (n - zero point) is exact in a half, so that a product is idot * s
 // itself.
 //
