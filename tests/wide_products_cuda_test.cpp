@@ -95,7 +95,7 @@ TEST_CASE("integer and half products equal the host's however their items are cu
   // One, two and eight whole items a multiprocessor, and a few or many left over.
   for (const DType dtype : {DType::Q4_0, DType::Q6_K}) {
     check_both({.dtypes = {dtype}, .rows = 128 * 136, .cols = 1280, .row_count = 64, .seed = seed++});
-    check_both({.dtypes = {dtype}, .rows = 20001, .cols = 1408, .row_count = 65, .bias = true, .seed = seed++});
+    check_both({.dtypes = {dtype}, .rows = 20001, .cols = 1536, .row_count = 65, .bias = true, .seed = seed++});
   }
   check_both({.dtypes = {DType::Q4_0},
               .rows = 128 * 134,

@@ -98,9 +98,6 @@ struct HalfWarpTile {
   }
 
  private:
-  // Octets whose scales are loaded while their product is under way: for more there are no registers.
-  static constexpr int kAhead = HalfTile::kOctets / (kBuffers == 2 ? 4 : has_minimum(kType) ? 2 : 1);
-
   static __device__ __forceinline__ unsigned columns_of(const unsigned char* stage) {
     return (shared_address(stage) + Layout::kInput) / 16;
   }
@@ -137,12 +134,16 @@ struct HalfWarpTile {
     end_products();
   }
 
-  // `meanwhile()` is done before the product is waited for.
+  // `meanwhile()` is done before the product is waited for. What multiplies a dot is computed an octet ahead of the sum
+  // that needs it. More scales on their way than those of the first octet would cost registers, and time by that.
   template <int kBlock, bool kFresh, class Meanwhile>
   __device__ __forceinline__ void accumulate(const unsigned char* stage, const RowFactors& upper,
                                              const RowFactors& lower, const Meanwhile& meanwhile) {
+    const auto row = [&](int k) -> const RowFactors& { return k < 2 ? upper : lower; };
+    const auto column = [](int k, const float2& pair) { return k % 2 == 0 ? pair.x : pair.y; };
     float2 scale[HalfTile::kOctets];
     float2 sum[HalfTile::kOctets];
+    float factors[HalfTile::kLane];
     const auto load_octet = [&](int octet) {
       const unsigned char* place =
           stage + Layout::kInput + HalfRecord::scale(kBlock, octet * kOctetRows) + lane % 4 * 8;
@@ -150,20 +151,23 @@ struct HalfWarpTile {
       if constexpr (has_minimum(kType))
         sum[octet] = *reinterpret_cast<const float2*>(place + HalfRecord::kSums - HalfRecord::kScales);
     };
-#pragma unroll
-    for (int octet = 0; octet < kAhead; ++octet) load_octet(octet);
+    load_octet(0);
     meanwhile();
     wait_for_products<(kBlock + 1 < kTileBlocks ? kBuffers - 1 : 0)>(dots[kBlock % kBuffers]);
 #pragma unroll
-    for (int octet = 0; octet < HalfTile::kOctets; ++octet) {
-      if (octet >= kAhead) load_octet(octet);
+    for (int octet = 0; octet <= HalfTile::kOctets; ++octet) {
+      if (octet < HalfTile::kOctets) {
+        if (octet > 0) load_octet(octet);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const RowFactors& row = k < 2 ? upper : lower;
-        float& partial = partials[kBlock][4 * octet + k];
-        partial =
-            add_block<kType>(kFresh ? 0.0f : partial, dots[kBlock % kBuffers][4 * octet + k], row.scale, row.minimum,
-                             k % 2 == 0 ? scale[octet].x : scale[octet].y, k % 2 == 0 ? sum[octet].x : sum[octet].y);
+        for (int k = 0; k < 4; ++k) factors[4 * octet + k] = row(k).scale * column(k, scale[octet]);
+      }
+      if (octet == 0) continue;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {  // add_block of the octet before (fragment.cuh)
+        const int i = 4 * (octet - 1) + k;
+        float& partial = partials[kBlock][i];
+        partial = exact_fma(dots[kBlock % kBuffers][i], factors[i], kFresh ? 0.0f : partial);
+        if constexpr (has_minimum(kType)) partial = exact_fma(row(k).minimum, column(k, sum[octet - 1]), partial);
       }
     }
   }

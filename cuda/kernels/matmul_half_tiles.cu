@@ -2,16 +2,14 @@
 // Shapes   packed matrices (N, K) of one type; X (M, K), prepared as tile_input.cuh says; out (M, N) or (M, N/2); only
 //          compute capability 9.0, for which alone this file is built (CMakeLists.txt)
 // Mapping  a persistent grid takes items of 128 rows of weights times 64 columns (rows of activations) and parts of
-// items
-//           (tile_schedule.cuh). The specification sums 32 strided partials, one after the other, so K is
-//          walked by tiles t = q (mod 8) for q = 0 .. 7: two groups of four warps, 64 rows each, have the partials 4q
-//          .. 4q + 3 in registers (half_tile_product.cuh), and after each q add them to the running sum
-//          (half_tile_finish.cuh). A warp more keeps steps, one tile each, on their way into shared memory
-//          (half_tile_copy.cuh).
+//          items (tile_schedule.cuh). The specification sums 32 strided partials, one after the other, so K is walked
+//          by tiles t = q (mod 8) for q = 0 .. 7: two groups of four warps, 64 rows each, have the partials 4q .. 4q +
+//          3 in registers (half_tile_product.cuh), and after each q add them to the running sum (half_tile_finish.cuh).
+//          A warp more keeps steps, one tile each, on their way into shared memory (half_tile_copy.cuh).
 // Bound    issue: 8 float instructions of a warp for each 16 x 8 outputs and block of 32, of which there are 256 a
-//          step; this code issues 14.7 (Q4_0) to 23 (Q6_K) in all. Products of four warps (wgmma) run beside float
-//          instructions in part; those of single warps (mma.sync) would stop them for six clocks each, and give
-//          integers that have to be converted.
+//          step; the loop has 14.5 (Q4_0) to 23.7 (Q5_K) in all, and a multiprocessor's schedulers issue one in 1.7
+//          clocks, two warps each. Products of four warps (wgmma) run beside float instructions in part; those of
+//          single warps (mma.sync) would stop them for six clocks each, and give integers that have to be converted.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
 #include "cuda/kernels/half_tile_copy.cuh"
 #include "cuda/kernels/half_tile_finish.cuh"
@@ -152,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_half_tiles_kernel(const __
 
 // ---- launch --------------------------------------------------------------------------------------------------------
 
-constexpr int kCost = 1145;  // clocks a step, where matmul_tiles.cu says 1330
+constexpr int kCost = 1100;  // clocks a step, where matmul_tiles.cu says 1330
 
 template <DType kType>
 TilesChoice half_choice() {
