@@ -80,7 +80,7 @@ int attribute(cudaDeviceAttr which, int ordinal) {
 
 }  // namespace
 
-OpenedDevice open_cuda_device(int ordinal, const PageableMemorySource& pageable) {
+OpenedDevice open_cuda_device(int ordinal, const PageableMemorySource& pageable, WideProducts wide_products) {
   int device_count = 0;
   const cudaError_t status = cudaGetDeviceCount(&device_count);
   if (status != cudaSuccess) {
@@ -98,6 +98,7 @@ OpenedDevice open_cuda_device(int ordinal, const PageableMemorySource& pageable)
   OpenedDevice opened;
   DeviceTraits& traits = opened.traits;
   traits.ordinal = ordinal;
+  traits.wide_products = wide_products;
   CUDA_CHECK(cudaDriverGetVersion(&traits.driver_version));
   traits.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, ordinal) +
                               attribute(cudaDevAttrComputeCapabilityMinor, ordinal);

@@ -11,6 +11,11 @@
 
 namespace genai::cuda {
 
+// Which kernels serve products of quantised matrices with many rows, where the device has both: those of
+// matmul_tiles.cu, those of matmul_half_tiles.cu, or for each call the faster ones. The first two take calls of any
+// number of rows; they are there to compare bits.
+enum class WideProducts { by_cost, by_bytes, by_halves };
+
 struct DeviceTraits {
   int ordinal = 0;
   int driver_version = 0;      // as the driver counts: 13000 is 13.0
@@ -19,6 +24,8 @@ struct DeviceTraits {
   int l2_bytes = 0;
   int shared_bytes_per_block = 0;  // after opting in
   int shared_bytes_per_sm = 0;
+  bool has_half_tiles = false;  // kernels of matmul_half_tiles.cu
+  WideProducts wide_products = WideProducts::by_cost;
 };
 
 struct OpenedDevice {
@@ -33,7 +40,8 @@ using PageableMemorySource = std::function<std::unique_ptr<VirtualMemory>(std::s
 
 // Throws DeviceError only when a device is there and fails. Objects that the device hands out must not outlive it.
 // Without a source the device has no memory of Placement::pageable.
-OpenedDevice open_cuda_device(int ordinal, const PageableMemorySource& pageable = {});
+OpenedDevice open_cuda_device(int ordinal, const PageableMemorySource& pageable = {},
+                              WideProducts wide_products = WideProducts::by_cost);
 
 // What the device reads from [begin, begin + bytes) of its memory, in 10^9 bytes a second: the median of five passes.
 // Take several times the cache (traits.l2_bytes). `stream` is one of the device's; blocks until done.

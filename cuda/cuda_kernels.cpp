@@ -20,13 +20,25 @@ void expect_cache(const CacheView& cache, int head_count) {
                "query heads must be a multiple of key-value heads");
 }
 
+// A launcher for products of many rows, or null.
+using LaunchProduct = void (*)(const LaunchTarget&, const MatmulArgs&);
+LaunchProduct wide_product(const DeviceTraits& traits, const MatmulArgs& args) {
+  const bool bytes = traits.wide_products != WideProducts::by_halves && matmul_tiles_serves(traits, args);
+  const bool halves = traits.wide_products != WideProducts::by_bytes && matmul_half_tiles_serves(traits, args);
+  if (halves && !(bytes && matmul_tiles_cost(traits, args) < matmul_half_tiles_cost(traits, args)))
+    return launch_matmul_half_tiles;
+  return bytes ? launch_matmul_tiles : nullptr;
+}
+
 }  // namespace
 
 void launch_call(const LaunchTarget& target, const MatmulArgs& args) {
   const DeviceTraits& traits = target.traits;
-  if (matmul_row_serves(traits, args)) return launch_matmul_row(target, args);
-  if (matmul_rows_serves(traits, args)) return launch_matmul_rows(target, args);
-  if (matmul_tiles_serves(traits, args)) return launch_matmul_tiles(target, args);
+  if (traits.wide_products == WideProducts::by_cost) {
+    if (matmul_row_serves(traits, args)) return launch_matmul_row(target, args);
+    if (matmul_rows_serves(traits, args)) return launch_matmul_rows(target, args);
+  }
+  if (const LaunchProduct launch = wide_product(traits, args); launch != nullptr) return launch(target, args);
   const PreparedInput prepared = PreparedInput::in_scratch(args.scratch, args.row_count, args.outputs[0].matrix.cols);
   launch_prepare_input(target, args, prepared);
   launch_matmul_plain(target, args, prepared);
@@ -51,6 +63,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   prepare_row_program(traits_);
   prepare_matmul_rows(traits_);
   prepare_matmul_tiles(traits_);
+  traits_.has_half_tiles = prepare_matmul_half_tiles();
   prepare_attention_decode(traits_);
   prepare_attention_merge(traits_);
   prepare_attention_tiles(traits_);
@@ -59,7 +72,8 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
 std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
   return std::max(
       {PreparedInput::bytes(limits.row_count, limits.input_width),
-       rows_input_bytes(limits.row_count, limits.input_width), tile_input_bytes(limits.row_count, limits.input_width),
+       rows_input_bytes(limits.row_count, limits.input_width),
+       tile_input_bytes(limits.row_count, limits.input_width, traits_.has_half_tiles),
        attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions)});
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <variant>
 
@@ -125,13 +126,20 @@ bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_rows(const DeviceTraits& traits);
 void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
 
-// The same with any number of rows, prepared likewise.
+// The same with any number of rows, prepared likewise, as bytes or as halves: by integer products, and by half products
+// of four warps. The latter are built for compute capability 9.0 alone (CMakeLists.txt): `prepare` says whether this
+// build and this device have them. Costs are of one scale.
 struct TileInput;
-TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args);
-std::size_t tile_input_bytes(int row_count, int cols);
+TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args, bool halves);
+std::size_t tile_input_bytes(int row_count, int cols, bool halves);
 bool matmul_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args);
+std::int64_t matmul_tiles_cost(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_tiles(const DeviceTraits& traits);
 void launch_matmul_tiles(const LaunchTarget& target, const MatmulArgs& args);
+bool matmul_half_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args);
+std::int64_t matmul_half_tiles_cost(const DeviceTraits& traits, const MatmulArgs& args);
+bool prepare_matmul_half_tiles();
+void launch_matmul_half_tiles(const LaunchTarget& target, const MatmulArgs& args);
 
 // Memory of the programs of one stream (NOTE [Program]).
 std::size_t program_handover_bytes(const ScratchLimits& limits);

@@ -59,9 +59,20 @@ build_tests() {
   HOST_FLAGS="-std=c++20 -O2 -ffp-contract=off -I. -DFMT_HEADER_ONLY=1 -I/usr/local/cuda/include"
   CUDA_FLAGS="-std=c++20 -O3 -arch=sm_$ARCH -fmad=false --expt-relaxed-constexpr -lineinfo -I."
   HOST_SOURCES=$(ls engine/host/*.cpp engine/model/*.cpp engine/residency/*.cpp engine/decode/*.cpp cuda/*.cpp)
+  KERNEL_SOURCES=$(ls cuda/kernels/*.cu)
+  if [ "$ARCH" != 90 ]; then  # as in CMakeLists.txt
+    KERNEL_SOURCES=${KERNEL_SOURCES/cuda\/kernels\/matmul_half_tiles.cu/}
+    HOST_SOURCES="$HOST_SOURCES cuda/kernels/matmul_half_tiles_absent.cpp"
+  fi
   TEST_SOURCES="tests/main_cuda.cpp tests/allocation_watch_cuda.cpp $(ls tests/*_cuda_test.cpp)"
   {
-    for f in cuda/kernels/*.cu; do echo "nvcc $CUDA_FLAGS -c $f -o $BUILD/$(basename "$f").o"; done
+    for f in $KERNEL_SOURCES; do
+      flags=$CUDA_FLAGS
+      case $f in
+        *matmul_half_tiles.cu) flags=${flags/-arch=sm_90/-gencode=arch=compute_90a,code=sm_90a} ;;
+      esac
+      echo "nvcc $flags -c $f -o $BUILD/$(basename "$f").o"
+    done
     for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
       extra=""
       case $f in
@@ -82,7 +93,7 @@ build_tests() {
     CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
   fi
   WATCHED_CALLS=$(sed 's/^/-Xlinker /' tests/allocation_watch_cuda.txt)  # by the tests of allocations
-  LIBRARY_OBJECTS=$(for f in cuda/kernels/*.cu $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+  LIBRARY_OBJECTS=$(for f in $KERNEL_SOURCES $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
   TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
   # shellcheck disable=SC2086
   {

@@ -9,19 +9,16 @@
 // Bound    arithmetic: 12 float instructions of a warp for each integer product (16 x 8 outputs, 32 columns of K), of
 //          which there are 256 a step; this code issues 16.6 (Q4_0) to 29 (Q6_K) in all (tile_product.cuh).
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
-#include <cuda.h>
-
 #include <algorithm>
 
 #include "cuda/kernels/tile_copy.cuh"
 #include "cuda/kernels/tile_finish.cuh"
 #include "cuda/kernels/tile_input.cuh"
+#include "cuda/kernels/tile_launch.cuh"
 #include "cuda/kernels/tile_product.cuh"
 #include "cuda/kernels/tile_schedule.cuh"
 #include "cuda/kernels/warp.cuh"
-#include "cuda/kernels/weight_stream.cuh"
 #include "cuda/launch.h"
-#include "engine/error.h"
 
 namespace genai::cuda {
 namespace {
@@ -185,22 +182,13 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
 
 // ---- launch --------------------------------------------------------------------------------------------------------
 
-using TilesKernel = void (*)(TilesProduct);
-
-struct TilesChoice {
-  TilesKernel kernel;
-  int shared_bytes;
-  int block_strips;
-  int columns;
-  int blocks_per_sm;
-  int cost;        // time of an item, in clocks a step
-  int alone_cost;  // the same of a block that has the multiprocessor for itself
-};
-
 template <DType kType, class Shape>
 TilesChoice tiles_choice(int cost, int alone_cost) {
+  constexpr int kBytes = Memory<kType, Shape>::kBytes;
   return {matmul_tiles_kernel<kType, Shape>,
-          Memory<kType, Shape>::kBytes,
+          kThreads,
+          kBytes,
+          Shape::kBlocksPerSm > 1 ? std::max(kBytes, kLoneBytes) : kBytes,
           Shape::kBlockStrips,
           Shape::kColumns,
           Shape::kBlocksPerSm,
@@ -238,118 +226,25 @@ TilesChoice tiles_choice(DType dtype, int shape) {
   }
 }
 
-// How the outputs of one type are computed.
-struct TilesPlan {
-  TilesChoice choice;
-  TileShares shares;
-  int grid;
-  std::int64_t cost;
-};
-
-TilesPlan plan_tiles(const LaunchTarget& target, const MatmulArgs& args, DType dtype, int shape, bool may_cut) {
-  const TilesChoice choice = tiles_choice(dtype, shape);
-  std::int64_t items = 0;
-  for (int i = 0; i < args.output_count; ++i)
-    if (args.outputs[i].matrix.dtype == dtype)
-      items += (strip_count(args.outputs[i].matrix.rows) + choice.block_strips - 1) / choice.block_strips;
-  items *= (args.row_count + choice.columns - 1) / choice.columns;
-  const int sms = std::min(target.traits.sm_count, kMaxTileSms);
-  const int grid = sms * choice.blocks_per_sm;
-  const int tile_count = static_cast<int>(padded_width(args.outputs[0].matrix.cols) / kTileWidth);
-  const TileShares shares = tile_shares(items, grid, tile_count, may_cut);
-  const std::int64_t cost = std::int64_t{items <= sms ? choice.alone_cost : choice.cost} * longest_units(shares, grid);
-  return {choice, shares, grid, cost};
-}
-
-TilesPlan best_plan(const LaunchTarget& target, const MatmulArgs& args, DType dtype, bool may_cut) {
-  TilesPlan best = plan_tiles(target, args, dtype, 0, may_cut);
-  for (int shape = 1; shape < kShapes; ++shape) {
-    const TilesPlan plan = plan_tiles(target, args, dtype, shape, may_cut);
-    if (plan.cost < best.cost) best = plan;
-  }
-  return best;
-}
-
-// Null where the driver is older than the tensor copy engine.
-decltype(&::cuTensorMapEncodeTiled) map_encoder() {
-  static const auto encoder = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    if (status != cudaSuccess) (void)cudaGetLastError();
-    return reinterpret_cast<decltype(&::cuTensorMapEncodeTiled)>(
-        status == cudaSuccess && found == cudaDriverEntryPointSuccess ? entry : nullptr);
-  }();
-  return encoder;
-}
-
-// A matrix as rows of strips, of which a box is one tile of `block_strips` strips.
-CUtensorMap weight_map(const MatrixView& matrix, int block_strips) {
-  const cuuint64_t row_bytes = static_cast<cuuint64_t>(strip_bytes(matrix.dtype, matrix.cols));
-  const cuuint64_t sizes[2] = {row_bytes / kMapElement, static_cast<cuuint64_t>(strip_count(matrix.rows))};
-  const cuuint64_t strides[1] = {row_bytes};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(tile_layout(matrix.dtype).tile_bytes / kMapElement),
-                             static_cast<cuuint32_t>(block_strips)};
-  const cuuint32_t steps[2] = {1, 1};
-  CUtensorMap map = {};
-  const CUresult status =
-      map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 2, reinterpret_cast<void*>(matrix.data.address()), sizes,
-                    strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  GENAI_EXPECT(status == CUDA_SUCCESS, "a packed matrix is a tensor that the copy engine accepts");
-  return map;
-}
+constexpr TilesChoices kChoices = {tiles_choice, kShapes};
 
 }  // namespace
 
 bool matmul_tiles_serves(const DeviceTraits& traits, const MatmulArgs& args) {
-  if (traits.compute_capability < 90 || map_encoder() == nullptr) return false;
+  if (traits.compute_capability < 90 || !has_box_copies()) return false;
   for (int i = 0; i < args.output_count; ++i)
     if (is_float(args.outputs[i].matrix.dtype)) return false;
   return true;
 }
 
-void prepare_matmul_tiles(const DeviceTraits&) {
-  for (const DTypeInfo& info : kDTypes)
-    for (int shape = 0; shape < kShapes; ++shape)
-      if (const TilesChoice choice = tiles_choice(info.dtype, shape); choice.kernel != nullptr)
-        CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        std::max(choice.shared_bytes, kLoneBytes)));
+std::int64_t matmul_tiles_cost(const DeviceTraits& traits, const MatmulArgs& args) {
+  return tiles_cost(traits, args, kChoices);
 }
 
-// One launch a weight type.
+void prepare_matmul_tiles(const DeviceTraits&) { allow_shared_bytes(kChoices); }
+
 void launch_matmul_tiles(const LaunchTarget& target, const MatmulArgs& args) {
-  TileInput input = launch_prepare_tiles(target, args);
-  for (int first = 0; first < args.output_count; ++first) {
-    const DType dtype = args.outputs[first].matrix.dtype;
-    bool done = false;
-    for (int i = 0; i < first; ++i) done = done || args.outputs[i].matrix.dtype == dtype;
-    if (done) continue;
-    const TilesPlan plan = best_plan(target, args, dtype, input.handed_sums != nullptr);
-    if (plan.shares.item_count == 0) continue;
-    TilesProduct product = {};
-    for (int i = first; i < args.output_count; ++i) {
-      if (args.outputs[i].matrix.dtype != dtype || args.outputs[i].matrix.rows == 0) continue;
-      product.weights[product.shape.output_count] = weight_map(args.outputs[i].matrix, plan.choice.block_strips);
-      product.shape.outputs[product.shape.output_count++] = stream_output(args.outputs[i], dtype);
-    }
-    product.shape.tile_count = input.tile_count;
-    product.input = input;
-    product.shares = plan.shares;
-    product.column_groups = (args.row_count + plan.choice.columns - 1) / plan.choice.columns;
-    product.row_count = args.row_count;
-    product.epilogue = args.epilogue;
-    product.soft_cap = args.soft_cap;
-    const int blocks = working_blocks(plan.shares, plan.grid);
-    // Where multiprocessors have one block each, none of them should take two.
-    const int lone_bytes = plan.choice.blocks_per_sm > 1 && blocks <= target.traits.sm_count ? kLoneBytes : 0;
-    launch_kernel("matmul_tiles_kernel", plan.choice.kernel,
-                  {dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                   static_cast<std::size_t>(std::max(plan.choice.shared_bytes, lone_bytes))},
-                  target, product);
-    if (input.handed_flags != nullptr) input.handed_flags += kMaxTileBlocks * kHandedFlags;
-  }
+  launch_tiles("matmul_tiles_kernel", target, args, launch_prepare_tiles(target, args, false), kChoices);
 }
 
 }  // namespace genai::cuda

@@ -17,6 +17,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr std::size_t kAlignment = 256;
 
+// Of the rows of a wide pass (prepare_tiles_kernel).
+constexpr int kTileRowsPerSm = 4;
+constexpr int kTilesAtOnce = 5;
+constexpr int kNormLoads = 20;
+
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
                    PreparedInput prepared) {
@@ -56,38 +61,54 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same into records (tile_input.cuh): a block a row, a warp a tile, eight lanes a block of 32.
-__global__ void __launch_bounds__(kThreads)
+// The same into records (tile_input.cuh): a block a row, a warp a tile, eight lanes a block of 32. A thread has all
+// loads of its first values and those of the norm on their way at once.
+template <class Record>
+__global__ void __launch_bounds__(kThreads, kTileRowsPerSm)
     prepare_tiles_kernel(const float* input, int input_stride, int cols, const float* norm_weight, float epsilon,
                          bool whole, TileInput prepared) {
   __shared__ float shared[kThreads];
   start_in_order();
-  if (blockIdx.x == 0 && prepared.handed_flags != nullptr)
-    for (int i = static_cast<int>(threadIdx.x); i < kMaxTileLaunches * kMaxTileBlocks * kHandedFlags; i += kThreads)
-      prepared.handed_flags[i] = 0;
   const int row = static_cast<int>(blockIdx.x);
   const int m = row % kRecordRows;
   const float* x = input + static_cast<std::int64_t>(row) * input_stride;
-  float inverse = 1.0f;
-  if (norm_weight != nullptr) inverse = block_inverse_rms(x, cols, epsilon, shared);
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int block = lane / 8;
-  const int quant_place = quant_offset(block, m) + lane % 4 * 16 + lane / 4 % 2 * 4;
-#pragma unroll 2
-  for (int tile = static_cast<int>(threadIdx.x) / kWarpLanes; tile < prepared.tile_count;
-       tile += kThreads / kWarpLanes) {
-    const int column = tile * kTileWidth + lane * 4;
-    float4 four = load_four(x, column, cols, whole);
-    if (norm_weight != nullptr) four = normalize_four(four, inverse, load_four(norm_weight, column, cols, whole));
-    const QuantizedFour result = quantize_four(four);
-    unsigned char* record =
-        prepared.records + (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * kRecordBytes;
-    *reinterpret_cast<unsigned*>(record + quant_place) = result.quants;
-    if (lane % 8 == 0) {
-      *reinterpret_cast<float*>(record + scale_offset(block, m)) = result.scale;
-      *reinterpret_cast<float*>(record + sum_offset(block, m)) = result.sum;
+  constexpr int kStride = kThreads / kWarpLanes;  // from a warp's tile to its next one
+  float4 fours[kTilesAtOnce];
+  float inverse = 1.0f;
+  int first = static_cast<int>(threadIdx.x) / kWarpLanes;
+  do {  // also by warps without a tile, for the norm
+    const int column = first * kTileWidth + lane * 4;
+#pragma unroll
+    for (int k = 0; k < kTilesAtOnce; ++k) fours[k] = load_four(x, column + k * kStride * kTileWidth, cols, whole);
+    if (norm_weight != nullptr) {
+      if (first < kStride) inverse = block_inverse_rms<kNormLoads>(x, cols, epsilon, shared);
+#pragma unroll
+      for (int k = 0; k < kTilesAtOnce; ++k)
+        fours[k] =
+            normalize_four(fours[k], inverse, load_four(norm_weight, column + k * kStride * kTileWidth, cols, whole));
     }
-  }
+    QuantizedFour results[kTilesAtOnce];
+    quantize_fours(fours, results);
+#pragma unroll
+    for (int k = 0; k < kTilesAtOnce; ++k) {
+      const int tile = first + k * kStride;
+      if (tile >= prepared.tile_count) break;
+      unsigned char* record =
+          prepared.records +
+          (static_cast<std::int64_t>(row / kRecordRows) * prepared.tile_count + tile) * Record::kBytes;
+      Record::store(record, lane, m, results[k].quants);
+      if (lane % 8 == 0) {
+        *reinterpret_cast<float*>(record + Record::scale(block, m)) = results[k].scale;
+        *reinterpret_cast<float*>(record + Record::sum(block, m)) = results[k].sum;
+      }
+    }
+    first += kTilesAtOnce * kStride;
+  } while (first < prepared.tile_count);
+  if (blockIdx.x == 0 && prepared.handed_flags != nullptr)
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxTileLaunches * kLaunchFlags; i += kThreads)
+      prepared.handed_flags[i] = 0;
 }
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -128,30 +149,31 @@ void launch_prepare_input(const LaunchTarget& target, const MatmulArgs& args, co
 
 namespace {
 
-std::size_t record_bytes(int row_count, int cols) {
+std::size_t records_bytes(int row_count, int cols, bool halves) {
   const std::size_t pairs = static_cast<std::size_t>((std::max(row_count, 0) + kRecordRows - 1) / kRecordRows);
-  return aligned(pairs * static_cast<std::size_t>(padded_width(cols) / kTileWidth) * kRecordBytes);
+  return aligned(pairs * static_cast<std::size_t>(padded_width(cols) / kTileWidth) *
+                 (halves ? HalfRecord::kBytes : ByteRecord::kBytes));
 }
 
 constexpr std::size_t kHandedSumBytes = std::size_t{kMaxTileSms} * kHandedSums * sizeof(float);
-constexpr std::size_t kHandedFlagBytes =
-    std::size_t{kMaxTileLaunches} * kMaxTileBlocks * kHandedFlags * sizeof(unsigned);
+constexpr std::size_t kHandedFlagBytes = std::size_t{kMaxTileLaunches} * kLaunchFlags * sizeof(unsigned);
 
 bool starts_at_16_bytes(DevicePtr<const float> pointer) { return pointer.address() % 16 == 0; }
 
 }  // namespace
 
-std::size_t tile_input_bytes(int row_count, int cols) {
+std::size_t tile_input_bytes(int row_count, int cols, bool halves) {
+  static_assert(HalfRecord::kBytes > ByteRecord::kBytes);  // what has halves takes bytes too
   const std::size_t handed = row_count < kMinHandoverRows ? 0 : aligned(kHandedSumBytes) + aligned(kHandedFlagBytes);
-  return record_bytes(row_count, cols) + handed;
+  return records_bytes(row_count, cols, halves) + handed;
 }
 
-TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args) {
+TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& args, bool halves) {
   const int cols = args.outputs[0].matrix.cols;
   TileInput prepared = {};
   prepared.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
   const std::uint64_t begin = args.scratch.address();
-  const std::uint64_t sums = begin + record_bytes(args.row_count, cols);
+  const std::uint64_t sums = begin + records_bytes(args.row_count, cols, halves);
   prepared.records = reinterpret_cast<unsigned char*>(begin);
   if (args.row_count >= kMinHandoverRows) {
     prepared.handed_sums = reinterpret_cast<float*>(sums);
@@ -159,7 +181,7 @@ TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& arg
   }
   const bool whole = cols % 4 == 0 && args.input_stride % 4 == 0 && starts_at_16_bytes(args.input) &&
                      starts_at_16_bytes(args.norm_weight);
-  launch_kernel("prepare_tiles_kernel", prepare_tiles_kernel,
+  launch_kernel("prepare_tiles_kernel", halves ? prepare_tiles_kernel<HalfRecord> : prepare_tiles_kernel<ByteRecord>,
                 {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
                 reinterpret_cast<const float*>(args.input.address()), args.input_stride, cols,
                 reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, whole, prepared);

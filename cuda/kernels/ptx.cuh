@@ -101,6 +101,21 @@ __device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned pari
   wait_shared(shared_address(barrier), parity);
 }
 
+// Whether it is over now.
+__device__ __forceinline__ bool phase_is_over(SharedBarrier* barrier, unsigned parity) {
+  unsigned over = 1;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n .reg .pred complete;\n"
+      " mbarrier.test_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+      " selp.u32 %0, 1, 0, complete;\n}"
+      : "=r"(over)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+#endif
+  return over != 0;
+}
+
 // ---- bulk copies ---------------------------------------------------------------------------------------------------
 
 // Weights are read once a step: they should not push anything else out of the cache.

@@ -3,10 +3,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
+#include "cuda/kernels/rounding.cuh"
 #include "cuda/kernels/warp.cuh"
-#include "engine/exact_math.h"
 
 namespace genai::cuda {
 
@@ -30,26 +28,36 @@ struct QuantizedFour {
 };
 
 // By whole warps; a block is eight lanes.
-__device__ __forceinline__ QuantizedFour quantize_four(float4 four) {
-  const float value[4] = {four.x, four.y, four.z, four.w};
-  unsigned amax = 0;
+template <int kCount>
+__device__ __forceinline__ void quantize_fours(const float4 (&fours)[kCount], QuantizedFour (&results)[kCount]) {
+  unsigned highest[kCount];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) amax = max(amax, float_bits(value[i]) & 0x7fffffffu);
+  for (int k = 0; k < kCount; ++k) highest[k] = largest_magnitude(fours[k]);
 #pragma unroll
-  for (int stride = 4; stride > 0; stride /= 2) amax = max(amax, __shfl_xor_sync(kFullWarp, amax, stride));
-  const float scale = activation_scale(amax);
-  const float inverse_scale = scale > 0.0f ? 1.0f / scale : 0.0f;
-  unsigned word = 0;
-  int sum = 0;
+  for (int stride = 4; stride > 0; stride /= 2)
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int quant = quantize_activation(value[i], inverse_scale);
-    sum += quant;
-    word |= (static_cast<unsigned>(quant) & 0xffu) << (8 * i);
+    for (int k = 0; k < kCount; ++k) highest[k] = max(highest[k], __shfl_xor_sync(kFullWarp, highest[k], stride));
+  int sums[kCount];
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const RoundingScale scale(highest[k]);
+    results[k].scale = scale.scale;
+    results[k].quants = scale.counts ? four_quants(fours[k], scale.inverse) : 0u;
+    sums[k] = sum_of_quants(results[k].quants);
   }
 #pragma unroll
-  for (int stride = 4; stride > 0; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
-  return {word, scale, scale * static_cast<float>(sum)};
+  for (int stride = 4; stride > 0; stride /= 2)
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) sums[k] += __shfl_xor_sync(kFullWarp, sums[k], stride);
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) results[k].sum = results[k].scale * static_cast<float>(sums[k]);
+}
+
+__device__ __forceinline__ QuantizedFour quantize_four(const float4& four) {
+  const float4 fours[1] = {four};
+  QuantizedFour results[1];
+  quantize_fours(fours, results);
+  return results[0];
 }
 
 }  // namespace genai::cuda

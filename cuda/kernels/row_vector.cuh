@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/rounding.cuh"
 #include "cuda/kernels/row_input.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "engine/packed_layout.h"
@@ -23,46 +24,6 @@ struct RowVector {
   float* scales;  // [block]
   float* sums;    // the same, where a weight type has a minimum
   float* reduce;  // [256]
-};
-
-// amax / 127 and 1 / x as IEEE rounds them, without the checks that division needs for other arguments: amax is at
-// least 2^-100 and finite. The first was compared with division for every mantissa; the second is what division does.
-__device__ __forceinline__ float divide_by_127(float amax) {
-  constexpr float kReciprocal = 1.0f / 127.0f;
-  const float quotient = amax * kReciprocal;
-  return exact_fma(exact_fma(-127.0f, quotient, amax), kReciprocal, quotient);
-}
-__device__ __forceinline__ float reciprocal(float x) {
-  const float guess = approximate_reciprocal(x);
-  return exact_fma(exact_fma(-x, guess, 1.0f), guess, guess);
-}
-
-__device__ __forceinline__ unsigned magnitude(float value) { return float_bits(value) & 0x7fffffffu; }
-// The bits whose lowest byte is the quant (exact_math.h, quantize_activation).
-__device__ __forceinline__ unsigned quant_bits(float value, float inverse) {
-  return float_bits(value * inverse + kRoundMagic);
-}
-
-__device__ __forceinline__ unsigned four_quants(const float4& four, float inverse) {
-  const unsigned low = __byte_perm(quant_bits(four.x, inverse), quant_bits(four.y, inverse), 0x0040);
-  const unsigned high = __byte_perm(quant_bits(four.z, inverse), quant_bits(four.w, inverse), 0x0040);
-  return __byte_perm(low, high, 0x5410);
-}
-
-// Of a block whose highest magnitude is `highest`, as activation_scale and quantize_activation of exact_math.h have it.
-struct RoundingScale {
-  float scale;
-  float inverse;
-  bool counts;  // else its quants are zero
-
-  __device__ __forceinline__ explicit RoundingScale(unsigned highest) {
-    const bool finite = highest < 0x7f800000u;
-    const bool zero = highest < 0x0d800000u;
-    const float divided = divide_by_127(bits_float(highest));
-    inverse = reciprocal(divided);
-    scale = zero ? 0.0f : finite ? divided : bits_float(0x7fc00000u);
-    counts = finite && !zero;
-  }
 };
 
 // Where a thread's quads go: quad k is elements 4 * thread + k * kVectorStride .. + 3.
@@ -87,9 +48,7 @@ __device__ __forceinline__ void quantize_quads(const float4* quads, const QuadPl
   const bool stores_scale = threadIdx.x % 8 == 0;
   unsigned highest[kCount];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k)
-    highest[k] =
-        max(max(magnitude(quads[k].x), magnitude(quads[k].y)), max(magnitude(quads[k].z), magnitude(quads[k].w)));
+  for (int k = 0; k < kCount; ++k) highest[k] = largest_magnitude(quads[k]);
 #pragma unroll
   for (int stride = 4; stride > 0; stride /= 2)
 #pragma unroll
@@ -101,7 +60,7 @@ __device__ __forceinline__ void quantize_quads(const float4* quads, const QuadPl
     place.quants[(first_quad + k) * kBlocks * 8] = quants;
     int sum = 0;
     if constexpr (kSums) {
-      sum = __dp4a(static_cast<int>(quants), 0x01010101, 0);
+      sum = sum_of_quants(quants);
 #pragma unroll
       for (int stride = 4; stride > 0; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
     }

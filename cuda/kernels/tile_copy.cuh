@@ -2,7 +2,6 @@
 // pieces of less than a kilobyte, far apart: to the tensor copy engine a box of a matrix whose rows are strips. The
 // activations of a step are one bulk copy. The warps of a block take turns in asking: warp w fills slot w.
 #pragma once
-#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -10,47 +9,12 @@
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/tile_product.cuh"
 #include "cuda/kernels/tile_ptx.cuh"
-#include "cuda/kernels/tile_schedule.cuh"
+#include "cuda/kernels/tile_work.cuh"
 #include "cuda/kernels/warp.cuh"
-#include "cuda/kernels/weight_stream.cuh"
-#include "engine/device/kernels.h"
 
 namespace genai::cuda {
 
 inline constexpr int kTileWarps = 8;
-inline constexpr int kMapElement = 8;
-
-struct TilesProduct {
-  CUtensorMap weights[kMaxStreamOutputs];  // of each output: (strips, strip_bytes) in elements of kMapElement bytes
-  StreamShape shape;
-  TileInput input;
-  TileShares shares;
-  int column_groups;
-  int row_count;
-  Epilogue epilogue;
-  float soft_cap;
-};
-
-// Where an item lies.
-struct TilePlace {
-  int output;
-  int first_strip;
-  int column_group;
-};
-
-template <class Shape>
-__device__ __forceinline__ TilePlace tile_place(const TilesProduct& product, int item) {
-  int row_block = item / product.column_groups;
-  int index = 0;
-  while (true) {
-    const int own = (product.shape.outputs[index].strip_count + Shape::kBlockStrips - 1) / Shape::kBlockStrips;
-    if (row_block < own) break;
-    row_block -= own;
-    ++index;
-  }
-  return {index, row_block * Shape::kBlockStrips, item % product.column_groups};
-}
-
 // Walks those steps of the block that its warp asks for. Lives in shared memory: registers are scarce.
 struct CopyWalk {
   TilePlace place;
@@ -67,7 +31,7 @@ __device__ __forceinline__ bool next_piece(const TilesProduct& product, CopyWalk
   while (walk.next_index < product.shares.whole_items + 2 && piece.item < 0)
     piece = tile_piece(product.shares, walk.next_index++);
   if (piece.item < 0) return false;
-  walk.place = tile_place<Shape>(product, piece.item);
+  walk.place = tile_place<Shape::kBlockStrips>(product, piece.item);
   walk.q = walk.tile = piece.first_q;
   walk.end_q = min(piece.end_q, product.shape.tile_count);
   return true;
@@ -104,15 +68,17 @@ __device__ __forceinline__ void copy_input(const TilesProduct& product, const Co
   const int panel = walk.place.column_group * Shape::kPanels;
   const unsigned char* record =
       product.input.records +
-      (static_cast<std::int64_t>(panel / kRecordPanels) * product.shape.tile_count + walk.tile) * kRecordBytes;
+      (static_cast<std::int64_t>(panel / kRecordPanels) * product.shape.tile_count + walk.tile) * ByteRecord::kBytes;
   const std::uint64_t policy = read_often_policy();
   if constexpr (Shape::kPanels == kRecordPanels) {
     bulk_load(stage + Layout::kInput, record, Layout::kInputBytes + Layout::kSumBytes, full, policy);
   } else {
     const int of_record = panel % kRecordPanels;
-    bulk_load(stage + Layout::kInput, record + of_record * kPanelBytes, kPanelBytes, full, policy);
+    bulk_load(stage + Layout::kInput, record + of_record * ByteRecord::kPanelBytes, ByteRecord::kPanelBytes, full,
+              policy);
     if constexpr (Layout::kSumBytes > 0)
-      bulk_load(stage + Layout::kSums, record + kRecordSums + of_record * kPanelScales, kPanelScales, full, policy);
+      bulk_load(stage + Layout::kSums, record + ByteRecord::kSums + of_record * kPanelScales, kPanelScales, full,
+                policy);
   }
 }
 

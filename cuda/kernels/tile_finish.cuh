@@ -11,11 +11,10 @@
 
 #include "cuda/kernels/epilogue.cuh"
 #include "cuda/kernels/ptx.cuh"
-#include "cuda/kernels/tile_copy.cuh"
 #include "cuda/kernels/tile_input.cuh"
 #include "cuda/kernels/tile_product.cuh"
 #include "cuda/kernels/tile_ptx.cuh"
-#include "cuda/kernels/tile_schedule.cuh"
+#include "cuda/kernels/tile_work.cuh"
 #include "cuda/kernels/warp.cuh"
 
 namespace genai::cuda {
@@ -52,7 +51,8 @@ struct TileFinish {
   static constexpr int kGroupSums = kCount * kWarpLanes;  // float4 each
   static constexpr int kBytes = Shape::kRowGroups * kGroupSums * 16;
   static constexpr int kOwnOctets = Shape::kOctets / 2;  // that a half stores
-  static_assert(Shape::kRowGroups == kHandedFlags && Shape::kBlocksPerSm * kBytes <= kHandedSums * 4);
+  static_assert(Shape::kBlocksPerSm * Shape::kRowGroups <= kHandedFlags &&
+                Shape::kBlocksPerSm * kBytes <= kHandedSums * 4);
 
   // first = sums + first + second, in this order; kStart: first + second.
   template <bool kStart>
@@ -95,7 +95,7 @@ struct TileFinish {
       } else if (piece.end_q == kUnits) {
         store<kOwnOctets>(sums, first);
       } else {
-        const int place = static_cast<int>(blockIdx.x) * kHandedFlags + own.group;
+        const int place = static_cast<int>(blockIdx.x) * Shape::kRowGroups + own.group;
         store<Shape::kOctets>(reinterpret_cast<float4*>(product.input.handed_sums) + place * kGroupSums + own.lane,
                               first);
         __threadfence();
@@ -111,7 +111,7 @@ struct TileFinish {
       if (q > piece.first_q) {
         wait_phase(barriers->upper + own.group, (phase + 1) & 1u);
       } else {
-        const int place = (static_cast<int>(blockIdx.x) - 1) * kHandedFlags + own.group;
+        const int place = (static_cast<int>(blockIdx.x) - 1) * Shape::kRowGroups + own.group;
         wait_flag(product.input.handed_flags + place);
         const float4* handed =
             reinterpret_cast<const float4*>(product.input.handed_sums) + place * kGroupSums + own.lane;
@@ -145,7 +145,7 @@ struct TileFinish {
         y[3] = sum.w;
       }
     }
-    const TilePlace place = tile_place<Shape>(product, piece.item);
+    const TilePlace place = tile_place<Shape::kBlockStrips>(product, piece.item);
     store_results(product, place, own, results);
   }
 

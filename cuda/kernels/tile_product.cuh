@@ -36,7 +36,7 @@ template <DType kType, class Shape>
 struct Stage {
   static constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   static constexpr int kInput = Shape::kBlockStrips * kTileBytes;
-  static constexpr int kInputBytes = Shape::kPanels * kPanelBytes;
+  static constexpr int kInputBytes = Shape::kPanels * ByteRecord::kPanelBytes;
   static constexpr int kSums = kInput + kInputBytes;
   static constexpr int kSumBytes = has_minimum(kType) ? Shape::kPanels * kPanelScales : 0;
   static constexpr int kBytes = kSums + kSumBytes;
@@ -202,9 +202,9 @@ struct WarpTile {
   __device__ __forceinline__ void load_columns(const unsigned char* stage, int pair) {
     const int panel = pair / 2;
     const int of_panel = pair % 2;
-    const unsigned char* input = stage + Layout::kInput + panel * kPanelBytes;
+    const unsigned char* input = stage + Layout::kInput + panel * ByteRecord::kPanelBytes;
     next.quants = *reinterpret_cast<const uint4*>(input + (kOfHalf * 2 + of_panel) * 512 + places.quants);
-    const unsigned char* scales = input + kPanelQuants + kOfHalf * 128 + of_panel * 64 + places.scales;
+    const unsigned char* scales = input + ByteRecord::kPanelQuants + kOfHalf * 128 + of_panel * 64 + places.scales;
     next.scale[0] = *reinterpret_cast<const float2*>(scales);
     next.scale[1] = *reinterpret_cast<const float2*>(scales + 32);
     if constexpr (has_minimum(kType)) {

@@ -1,4 +1,4 @@
-// tile_ptx.cuh - the instructions of matmul_tiles.cu that CUDA C++ has no name for, beside those of ptx.cuh: copies of
+// tile_ptx.cuh - the instructions of tiled products that CUDA C++ has no name for, beside those of ptx.cuh: copies of
 // boxes, flags from block to block, and numbers that the compiler must not trace.
 #pragma once
 #include <cuda.h>
