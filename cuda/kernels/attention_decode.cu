@@ -66,14 +66,7 @@ __device__ __forceinline__ int afresh(int value) {
 }
 
 __device__ __forceinline__ void group_barrier() {
-  static_assert(kMaxGroups == 3);
-  const int group = afresh(static_cast<int>(threadIdx.x)) / kGroupThreads;
-  if (group == 0)
-    named_barrier<1, kGroupThreads>();
-  else if (group == 1)
-    named_barrier<2, kGroupThreads>();
-  else
-    named_barrier<3, kGroupThreads>();
+  numbered_barrier<kGroupThreads>(1 + afresh(static_cast<int>(threadIdx.x)) / kGroupThreads);
 }
 
 __device__ __forceinline__ GroupThread thread_afresh() {
@@ -231,13 +224,13 @@ __global__ void __maxnreg__(kMaxRegisters)
 
   int left = end - index;  // items of the block from this one on
   Item item = item_at(rows, index);
-  if (leads) {
-    launch.request_keys(item, true, shared);
-    launch.request_values(item, shared);
-  }
+  if (leads) launch.request_keys(item, true, shared);
+  bool first = true;
   for (unsigned parity = 0;; parity ^= 1u) {
     left -= plan.groups;
     wait_phase(shared.keys_full(), parity);
+    if (leads && first) launch.request_values(item, shared);  // keys of all groups come before any values
+    first = false;
     dot_keys<T, kHeads>(thread_afresh(), shared.keys(), shared.queries(), head_dim, shared.weights());
     group_barrier();
     if (leads && left > 0) {

@@ -33,11 +33,16 @@ __device__ __forceinline__ void start_in_order() {
 
 // ---- barriers ------------------------------------------------------------------------------------------------------
 
-// Barrier kId (1 .. 15) of a block for kThreadCount threads, whole warps. A number known only at run time would make
-// the compiler reserve all 16.
+// Barrier kId (1 .. 15) of a block for kThreadCount threads, whole warps.
 template <int kId, int kThreadCount>
 __device__ __forceinline__ void named_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreadCount) : "memory");
+}
+
+// One whose number is known only at run time: the compiler reserves all 16, of 64 that a multiprocessor has.
+template <int kThreadCount>
+__device__ __forceinline__ void numbered_barrier(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory");
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
@@ -159,6 +164,31 @@ __device__ __forceinline__ void store_four(float* shared, float x, float y, floa
 __device__ __forceinline__ void order_before_bulk_loads() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// ---- counters from block to block (sm_70)
+// --------------------------------------------------------------------------
+
+// What a thread, or others before a barrier with it, wrote is seen by whoever has waited for the count.
+__device__ __forceinline__ void count_up(unsigned* counter) {
+#if __CUDA_ARCH__ >= 700
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+#endif
+}
+__device__ __forceinline__ void wait_count(const unsigned* counter, unsigned count) {
+#if __CUDA_ARCH__ >= 700
+  unsigned seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  } while (seen != count);
+#endif
+}
+
+// Behind wait_count, ahead of bulk copies of what was waited for.
+__device__ __forceinline__ void order_seen_before_bulk_loads() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
 }
 
