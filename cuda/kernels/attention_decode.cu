@@ -66,7 +66,14 @@ __device__ __forceinline__ int afresh(int value) {
 }
 
 __device__ __forceinline__ void group_barrier() {
-  numbered_barrier<kGroupThreads>(1 + afresh(static_cast<int>(threadIdx.x)) / kGroupThreads);
+  static_assert(kMaxGroups == 3);
+  const int group = afresh(static_cast<int>(threadIdx.x)) / kGroupThreads;
+  if (group == 0)
+    named_barrier<1, kGroupThreads>();
+  else if (group == 1)
+    named_barrier<2, kGroupThreads>();
+  else
+    named_barrier<3, kGroupThreads>();
 }
 
 __device__ __forceinline__ GroupThread thread_afresh() {

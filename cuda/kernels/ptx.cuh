@@ -33,16 +33,11 @@ __device__ __forceinline__ void start_in_order() {
 
 // ---- barriers ------------------------------------------------------------------------------------------------------
 
-// Barrier kId (1 .. 15) of a block for kThreadCount threads, whole warps.
+// Barrier kId (1 .. 15) of a block for kThreadCount threads, whole warps. A number known only at run time would make
+// the compiler reserve all 16.
 template <int kId, int kThreadCount>
 __device__ __forceinline__ void named_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreadCount) : "memory");
-}
-
-// One whose number is known only at run time: the compiler reserves all 16, of 64 that a multiprocessor has.
-template <int kThreadCount>
-__device__ __forceinline__ void numbered_barrier(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreadCount) : "memory");
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
@@ -167,8 +162,7 @@ __device__ __forceinline__ void order_before_bulk_loads() {
 #endif
 }
 
-// ---- counters from block to block (sm_70)
-// --------------------------------------------------------------------------
+// ---- counters from block to block (sm_70) --------------------------------------------------------------------------
 
 // What a thread, or others before a barrier with it, wrote is seen by whoever has waited for the count.
 __device__ __forceinline__ void count_up(unsigned* counter) {
