@@ -68,9 +68,8 @@ int compiled_capability();
 // multiprocessor ever got two blocks of one kernel and another none, the next kernels would follow that pattern, and
 // each would take up to twice its time; nothing would end it. Attention does, in every layer: its blocks, and those
 // that merge its chunks, ask for more than half of the shared memory, so that no multiprocessor takes two; what they
-// leave is the share of a product. Products with several rows run two such blocks a multiprocessor and a small one
-// beside them that prepares the next input (NOTE [Rows stream]). The driver keeps 1 KB of every block's share for
-// itself.
+// leave is the share of a product. Products with several rows run two such blocks a multiprocessor (NOTE [Rows
+// stream]). The driver keeps 1 KB of every block's share for itself.
 inline constexpr int kReservedShared = 1024;
 
 inline int lone_shared_bytes(const DeviceTraits& traits) {
@@ -119,8 +118,6 @@ ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* call
 void prepare_row_program(const DeviceTraits& traits);
 
 // The same with 2 to 16 rows: the input is prepared in scratch first.
-struct RowsInput;
-RowsInput launch_prepare_rows(const LaunchTarget& target, const MatmulArgs& args);
 std::size_t rows_input_bytes(int row_count, int cols);
 bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_rows(const DeviceTraits& traits);

@@ -40,6 +40,7 @@ struct MatmulCase {
   bool bias = false;
   Epilogue epilogue = Epilogue::store;
   float soft_cap = 0.0f;
+  bool hands_over = false;  // with memory for it, where there is more than one row
   std::uint64_t seed = 1;
 
   bool gated() const { return is_gated(epilogue); }
@@ -100,6 +101,14 @@ inline std::vector<std::vector<float>> run_matmul(Device& device, const MatmulCa
   args.soft_cap = shape.soft_cap;
   args.scratch = buffers.take<std::byte>(static_cast<std::int64_t>(device.kernels().scratch_bytes(
       {.row_count = count, .input_width = shape.cols, .head_count = 1, .head_dim = 8, .max_positions = 1})));
+  if (shape.hands_over && count > 1) {
+    const std::size_t bytes = device.kernels().handover_bytes(
+        {.row_count = count, .input_width = shape.cols, .head_count = 1, .head_dim = 8, .max_positions = 1});
+    if (bytes > 0) {
+      args.handover = buffers.take<std::byte>(static_cast<std::int64_t>(bytes));
+      buffers.stream().fill_zero(args.handover, bytes);
+    }
+  }
   for (std::size_t i = 0; i < shape.dtypes.size(); ++i) {
     const FileMatrix& matrix = data.matrices[i]->matrix;
     MatmulOutput& output = args.outputs[i];

@@ -20,6 +20,7 @@ TEST_CASE("CUDA product equals the host's at the sizes of real layers", "[cuda][
                     .norm = true,
                     .bias = row_count % 2 == 0,
                     .epilogue = row_count % 3 == 0 ? Epilogue::gated_silu : Epilogue::store,
+                    .hands_over = true,
                     .seed = seed++},
                    fast_host_device());
     }
@@ -159,6 +160,7 @@ TEST_CASE("CUDA product equals the host's where its work does not divide evenly"
                   .row_count = row_count,
                   .bias = true,
                   .epilogue = Epilogue::add,
+                  .hands_over = true,
                   .seed = seed++},
                  fast_host_device());
     check_matmul({.dtypes = {DType::Q4_K, DType::Q6_K},
@@ -167,6 +169,7 @@ TEST_CASE("CUDA product equals the host's where its work does not divide evenly"
                   .row_count = row_count,
                   .norm = true,
                   .epilogue = Epilogue::gated_silu,
+                  .hands_over = true,
                   .seed = seed++},
                  fast_host_device());
   }
@@ -315,38 +318,51 @@ TEST_CASE("CUDA choice of a token equals the scalar one", "[cuda][argmax]") {
 
 TEST_CASE("a captured CUDA pass computes what the same calls compute eagerly", "[cuda][graph]") {
   Device& device = cuda_device();
-  const MatmulCase shape{.dtypes = {DType::Q4_0}, .rows = 256, .cols = 256, .row_count = 1, .norm = true, .seed = 3};
-  const MatmulData data = matmul_data(shape);
-  DeviceBuffers buffers(device);
-  const DevicePtr<float> first = buffers.put(data.input);
-  const DevicePtr<float> second = buffers.put(data.before[0]);
-  MatmulArgs args{};
-  args.row_count = 1;
-  args.norm_weight = buffers.put(data.norm_weight);
-  args.norm_epsilon = data.norm_epsilon;
-  args.output_count = 1;
-  args.scratch = buffers.take<std::byte>(static_cast<std::int64_t>(device.kernels().scratch_bytes(
-      {.row_count = 1, .input_width = shape.cols, .head_count = 1, .head_dim = 8, .max_positions = 1})));
-  args.outputs[0].matrix = {buffers.put(packed({data.matrices[0]->matrix, {}})), DType::Q4_0, 256, 256};
-  args.epilogue = Epilogue::add;
-  constexpr int kProducts = 12;
-  Stream& stream = buffers.stream();
-  const auto enqueue = [&] {  // each product reads what the last one wrote, and adds to what the last one read
-    for (int i = 0; i < kProducts; ++i) {
-      args.input = i % 2 == 0 ? first : second;
-      args.outputs[0].out = i % 2 == 0 ? second : first;
-      device.kernels().matmul(stream, args);
+  constexpr std::int32_t kWidth = 1280;
+  for (const std::int32_t row_count : {1, 5, 16}) {
+    const MatmulCase shape{
+        .dtypes = {DType::Q4_0}, .rows = kWidth, .cols = kWidth, .row_count = row_count, .norm = true, .seed = 3};
+    const MatmulData data = matmul_data(shape);
+    DeviceBuffers buffers(device);
+    Stream& stream = buffers.stream();
+    const DevicePtr<float> first = buffers.put(data.input);
+    const DevicePtr<float> second = buffers.put(data.before[0]);
+    const ScratchLimits limits{
+        .row_count = row_count, .input_width = kWidth, .head_count = 1, .head_dim = 8, .max_positions = 1};
+    MatmulArgs args{};
+    args.input_stride = kWidth;
+    args.row_count = row_count;
+    args.norm_weight = buffers.put(data.norm_weight);
+    args.norm_epsilon = data.norm_epsilon;
+    args.output_count = 1;
+    args.scratch = buffers.take<std::byte>(static_cast<std::int64_t>(device.kernels().scratch_bytes(limits)));
+    const std::size_t handover_bytes = row_count > 1 ? device.kernels().handover_bytes(limits) : 0;
+    if (handover_bytes > 0) {
+      args.handover = buffers.take<std::byte>(static_cast<std::int64_t>(handover_bytes));
+      stream.fill_zero(args.handover, handover_bytes);
     }
-  };
-  enqueue();
-  const std::vector<float> eager = buffers.get(first, shape.cols);
-  stream.upload(first.as<std::byte>(), data.input.data(), data.input.size() * sizeof(float));
-  stream.upload(second.as<std::byte>(), data.before[0].data(), data.before[0].size() * sizeof(float));
-  stream.synchronize();
-  stream.begin_capture();
-  enqueue();
-  const std::unique_ptr<Graph> graph = stream.end_capture();
-  REQUIRE(graph->node_count() >= kProducts);
-  stream.launch(*graph);
-  CHECK(first_difference(eager, buffers.get(first, shape.cols)) == -1);
+    args.outputs[0].matrix = {buffers.put(packed({data.matrices[0]->matrix, {}})), DType::Q4_0, kWidth, kWidth};
+    args.outputs[0].out_stride = kWidth;
+    args.epilogue = Epilogue::add;
+    constexpr int kProducts = 12;
+    const auto enqueue = [&] {  // each product reads what the last one wrote, and adds to what the last one read
+      for (int i = 0; i < kProducts; ++i) {
+        args.input = i % 2 == 0 ? first : second;
+        args.outputs[0].out = i % 2 == 0 ? second : first;
+        device.kernels().matmul(stream, args);
+      }
+    };
+    enqueue();
+    const std::vector<float> eager = buffers.get(first, std::int64_t{row_count} * kWidth);
+    stream.upload(first.as<std::byte>(), data.input.data(), data.input.size() * sizeof(float));
+    stream.upload(second.as<std::byte>(), data.before[0].data(), data.before[0].size() * sizeof(float));
+    stream.synchronize();
+    stream.begin_capture();
+    enqueue();
+    const std::unique_ptr<Graph> graph = stream.end_capture();
+    REQUIRE(graph->node_count() >= kProducts);
+    stream.launch(*graph);
+    INFO(row_count << " rows");
+    CHECK(first_difference(eager, buffers.get(first, std::int64_t{row_count} * kWidth)) == -1);
+  }
 }

@@ -231,13 +231,13 @@ __global__ void __maxnreg__(kMaxRegisters)
 
   int left = end - index;  // items of the block from this one on
   Item item = item_at(rows, index);
-  if (leads) {
-    launch.request_keys(item, true, shared);
-    launch.request_values(item, shared);
-  }
+  if (leads) launch.request_keys(item, true, shared);
+  bool first = true;
   for (unsigned parity = 0;; parity ^= 1u) {
     left -= plan.groups;
     wait_phase(shared.keys_full(), parity);
+    if (leads && first) launch.request_values(item, shared);  // keys of all groups come before any values
+    first = false;
     dot_keys<T, kHeads>(thread_afresh(), shared.keys(), shared.queries(), head_dim, shared.weights());
     group_barrier();
     if (leads && left > 0) {

@@ -15,12 +15,14 @@
 
 namespace genai::cuda {
 
-// Memory for one stream's programs, zero before the first.
+// Memory for one stream's programs and products, zero before the first.
 struct HandoverMemory {
   static constexpr int kMaxBlocks = 1024;
   static constexpr int kPlaces = 3;  // of a vector
   static constexpr int kRegionWords = kPlaces * 128 * 1024;
-  static constexpr std::size_t kPartialOffset = (kMaxBlocks + 2 * kRegionWords) * sizeof(unsigned);
+  static constexpr int kCounters = 256;
+  static constexpr std::size_t kCounterOffset = (kMaxBlocks + 2 * kRegionWords) * sizeof(unsigned);
+  static constexpr std::size_t kPartialOffset = kCounterOffset + kCounters * sizeof(unsigned);
 
   unsigned char* base;
 
@@ -28,6 +30,8 @@ struct HandoverMemory {
   __host__ __device__ unsigned* words(unsigned launch) const {
     return reinterpret_cast<unsigned*>(base) + kMaxBlocks + launch % 2 * kRegionWords;
   }
+  // Not of programs: NOTE [Rows input].
+  __host__ __device__ unsigned* counters() const { return reinterpret_cast<unsigned*>(base + kCounterOffset); }
   __host__ __device__ unsigned* partials() const { return reinterpret_cast<unsigned*>(base + kPartialOffset); }
 };
 

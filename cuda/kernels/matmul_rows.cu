@@ -1,5 +1,5 @@
 // matmul_rows.cu - products of quantised matrices with 2 to 16 rows of activations, weights read once.   Y = W norm(X)
-// Shapes   up to three packed matrices (N, K) of at most two types; X (M, K), prepared as rows_input.cuh says;
+// Shapes   up to three packed matrices (N, K) of at most two types; X (M, K), prepared as NOTE [Rows input] says;
 //          out (M, N) or (M, N/2). sm_90.
 // Mapping  two blocks a multiprocessor. A block walks K for up to four strips at once (NOTE [Rows stream]), two where
 //          M > 8. Warp w of eight takes the tiles t = w (mod 8), hence the partials 4w .. 4w+3, of all of them; lane
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "cuda/kernels/handover.cuh"
 #include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/rows_product.cuh"
 #include "cuda/kernels/rows_stream.cuh"
@@ -22,22 +23,22 @@ namespace {
 
 constexpr int kThreads = kRowsThreads + kWarpLanes;
 constexpr int kBlocksPerSm = 2;
-constexpr int kMaxRegisters = 96;      // so that a block of prepare_rows.cu fits beside two of these,
-constexpr int kNeighbourShare = 1024;  // each leaves it half of its shared memory, the driver's share included
-constexpr int kMaxRoundOutputs = 128;  // rows_finish.cuh
-constexpr int kWeightSlots = 3;        // at least
-constexpr int kMaxSlots = 8;           // of each ring
+constexpr int kMaxRegisters = 96;       // of two blocks a quarter of a multiprocessor has five warps
+constexpr int kMaxRoundOutputs = 128;   // rows_finish.cuh
+constexpr int kWeightSlots = 3;         // at least
+constexpr int kMaxSlots = 8;            // of each ring
+constexpr int kFirstBytes = 24 * 1024;  // on their way until the input is there
 constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
 
 constexpr int groups_for(int row_count) { return row_count > kGroupColumns ? 2 : 1; }
 constexpr int pass_pairs(int groups) { return 3 - groups; }
 
 template <DType kType, int kGroups>
-__device__ __forceinline__ void compute_pass(const RowsProduct& product, const RowsPass& pass, RowsRing& weights,
-                                             RowsRing& input, unsigned char* shared, int warp, int lane) {
+__device__ __forceinline__ void compute_pass(const RowsProduct& product, const StreamOutput& output,
+                                             const RowsPass& pass, RowsRing& weights, RowsRing& input,
+                                             unsigned char* shared, int warp, int lane) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   constexpr int kPairs = pass_pairs(kGroups);
-  const StreamOutput& output = product.shape.outputs[pass.output];
   const ColumnPlaces<kGroups> places(product.input, warp, lane);
   OutputTerms* terms = reinterpret_cast<OutputTerms*>(shared + product.terms);
   request_terms<kGroups>(product, output, pass, terms);
@@ -63,6 +64,15 @@ __device__ __forceinline__ void compute_pass(const RowsProduct& product, const R
                                partials);
 }
 
+template <DType kType, int kGroups>
+__device__ __forceinline__ void compute_share(const RowsProduct& product, const RowsShare& share, RowsRing weights,
+                                              RowsRing input, unsigned char* shared, int warp, int lane) {
+  const StreamOutput& output = product.shape.outputs[share.output];
+  for (int strip = share.first; strip < share.end; strip += share.pass_strips)
+    compute_pass<kType, kGroups>(product, output, {strip, min(share.pass_strips, share.end - strip)}, weights, input,
+                                 shared, warp, lane);
+}
+
 template <DType kFirst, DType kSecond, int kGroups>
 __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_constant__ RowsProduct product) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
@@ -70,7 +80,7 @@ __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_const
   unsigned char* shared = keep_shared(dynamic_shared);
   const int warp = keep(static_cast<int>(threadIdx.x) / kWarpLanes);
   const int lane = keep(static_cast<int>(threadIdx.x) % kWarpLanes);
-  PassRange* ranges = reinterpret_cast<PassRange*>(shared + product.ranges);
+  RowsShare& share = *reinterpret_cast<RowsShare*>(shared + product.share);
   RowsRing weights = {product.weight_ring, shared};
   RowsRing input = {product.input_ring, shared};
   if (threadIdx.x < product.weight_ring.slot_count + product.input_ring.slot_count) {
@@ -79,20 +89,23 @@ __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_const
     init_barrier(barriers + 1, kRowsWarps);
     publish_barriers();
   }
-  if (warp > 0 && warp <= kMaxStreamOutputs && lane == 0)
-    ranges[warp - 1] = pass_range<kFirst, kSecond>(product, warp - 1);
+  if (warp == 1 && lane == 0) share = rows_share(product);
   __syncthreads();
+  const bool second = kFirst != kSecond && product.shape.outputs[share.output].second_type;
   if (warp == kRowsWarps) {
-    if (lane == 0) produce_rows<kFirst, kSecond>(product, ranges, weights, input);
+    if (lane == 0) {
+      if (second)
+        produce_rows<kSecond>(product, share, weights, input);
+      else
+        produce_rows<kFirst>(product, share, weights, input);
+    }
     return;
   }
-  wait_for_previous_grid();
-  for_each_pass(ranges, [&](const RowsPass& pass) {
-    if (kFirst == kSecond || !product.shape.outputs[pass.output].second_type)
-      compute_pass<kFirst, kGroups>(product, pass, weights, input, shared, warp, lane);
-    else
-      compute_pass<kSecond, kGroups>(product, pass, weights, input, shared, warp, lane);
-  });
+  prepare_input(product, reinterpret_cast<float*>(shared + product.exchange));
+  if (second)
+    compute_share<kSecond, kGroups>(product, share, weights, input, shared, warp, lane);
+  else
+    compute_share<kFirst, kGroups>(product, share, weights, input, shared, warp, lane);
 }
 
 using RowsKernel = void (*)(RowsProduct);
@@ -145,8 +158,8 @@ int lay_out(RowsProduct* product) {
   product->terms = product->exchange + product->round_units * unit.exchange_bytes();
   weights.barriers = product->terms + units * unit.outputs() * static_cast<int>(sizeof(OutputTerms));
   input.barriers = weights.barriers + weights.slot_count * kSlotBarriers;
-  product->ranges = input.barriers + input.slot_count * kSlotBarriers;
-  return product->ranges + kMaxStreamOutputs * static_cast<int>(sizeof(PassRange));
+  product->share = input.barriers + input.slot_count * kSlotBarriers;
+  return product->share + static_cast<int>(sizeof(RowsShare));
 }
 
 // Everything but outputs and chunks. Of the shared memory, weights first get a few slots, then activations as many as
@@ -179,7 +192,7 @@ bool plan_rows(const DeviceTraits& traits, const MatmulArgs& args, RowsProduct* 
   weights.slot_bytes = product->pass_strips * kChunkTiles * tile_bytes;
   input.slot_bytes = needs_sums ? product->input.chunk_bytes() : product->input.sums();
   const int chunks = chunk_count(product->shape.tile_count);
-  const int room = neighbour_shared_bytes(traits) - kNeighbourShare;
+  const int room = neighbour_shared_bytes(traits);
   const auto fits = [&] { return lay_out(product) <= room; };
   const auto grow = [&](int& slot_count, int most) {
     while (slot_count < most) {
@@ -195,7 +208,28 @@ bool plan_rows(const DeviceTraits& traits, const MatmulArgs& args, RowsProduct* 
   grow(input.slot_count, std::min(chunks, kMaxSlots));
   grow(weights.slot_count, kMaxSlots);
   input.stays = input.slot_count == chunks;
+  product->first_stages = std::max(kFirstBytes / weights.slot_bytes, 1);
   return true;
+}
+
+// Shares of the blocks by bytes, at least one for each output that has strips.
+void divide_blocks(RowsProduct* product, const MatmulOutput* outputs, int blocks) {
+  const int output_count = product->shape.output_count;
+  const auto strips = [&](int i) { return std::int64_t{product->shape.outputs[i].strip_count}; };
+  std::int64_t total = 0;
+  int waiting = 0;  // outputs that need a block
+  for (int i = 0; i < output_count; ++i) {
+    total += strips(i) * tile_layout(outputs[i].matrix.dtype).tile_bytes;
+    waiting += strips(i) > 0 ? 1 : 0;
+  }
+  std::int64_t bytes = 0;
+  int end = 0;
+  for (int i = 0; i < output_count; ++i) {
+    bytes += strips(i) * tile_layout(outputs[i].matrix.dtype).tile_bytes;
+    if (strips(i) > 0)
+      end = std::clamp(static_cast<int>((blocks * bytes + total / 2) / total), end + 1, blocks - --waiting);
+    product->blocks_end[i] = end;
+  }
 }
 
 void launch_outputs(const LaunchTarget& target, RowsProduct product, RowsKernel kernel, DType second,
@@ -209,6 +243,7 @@ void launch_outputs(const LaunchTarget& target, RowsProduct product, RowsKernel 
   product.shape.output_count = output_count;
   const std::size_t shared_bytes = static_cast<std::size_t>(lay_out(&product));
   const unsigned blocks = static_cast<unsigned>(std::min<std::int64_t>(strips, kBlocksPerSm * target.traits.sm_count));
+  divide_blocks(&product, outputs, static_cast<int>(blocks));
   launch_kernel("matmul_rows_kernel", kernel, {dim3(blocks), dim3(kThreads), shared_bytes}, target, product);
 }
 
@@ -233,7 +268,13 @@ void prepare_matmul_rows(const DeviceTraits& traits) {
 void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args) {
   RowsProduct product = {};
   GENAI_EXPECT(plan_rows(target.traits, args, &product), "matmul_rows_serves said so");
-  product.input = launch_prepare_rows(target, args);
+  product.source = rows_source(args);
+  product.input.chunks = reinterpret_cast<unsigned char*>(args.scratch.address());
+  if (args.handover)
+    product.counters =
+        RowsCounters::at(HandoverMemory{reinterpret_cast<unsigned char*>(args.handover.address())}.counters());
+  else
+    launch_prepare_rows(target, product.source, product.input, args.row_count);
   const TypePair types = type_pair(args);
   if (types.count <= 2) {
     if (const RowsKernel kernel = rows_kernel(types.first, types.second, args.row_count); kernel != nullptr)
@@ -244,6 +285,7 @@ void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args) {
   for (int i = 0; i < args.output_count; ++i) {
     const DType dtype = args.outputs[i].matrix.dtype;
     launch_outputs(target, product, rows_kernel(dtype, dtype, args.row_count), dtype, args.outputs + i, 1);
+    product.counters = {};  // once is enough
   }
 }
 

@@ -177,6 +177,30 @@ __device__ __forceinline__ void order_before_bulk_loads() {
 #endif
 }
 
+// ---- counters from block to block (sm_70) --------------------------------------------------------------------------
+
+// What a thread, or others before a barrier with it, wrote is seen by whoever has waited for the count.
+__device__ __forceinline__ void count_up(unsigned* counter) {
+#if __CUDA_ARCH__ >= 700
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+#endif
+}
+__device__ __forceinline__ void wait_count(const unsigned* counter, unsigned count) {
+#if __CUDA_ARCH__ >= 700
+  unsigned seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  } while (seen != count);
+#endif
+}
+
+// Behind wait_count, ahead of bulk copies of what was waited for.
+__device__ __forceinline__ void order_seen_before_bulk_loads() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 // ---- clusters (sm_90): blocks that run at the same time and read each other's shared memory
 // --------------------------
 

@@ -16,9 +16,7 @@
 
 namespace genai::cuda {
 
-inline constexpr int kRowsThreads = kRowsWarps * kWarpLanes;
 inline constexpr int kExchangeStride = 36;  // floats from one output's 32 partials to the next: no bank conflicts
-inline constexpr int kRoundBarrier = 1;
 
 // A unit's outputs are numbered [strip of the pair][column of a lane's two][row g][pair of columns c], with as many
 // pairs of columns as there are: up to four.
@@ -102,7 +100,7 @@ __device__ __forceinline__ void finish_pass(const RowsProduct& product, const St
   wait_for_requests();
   for (int first = 0; first < units; first += product.round_units) {
     const int end = min(first + product.round_units, units);
-    named_barrier<kRoundBarrier, kRowsThreads>();  // the last round has been read
+    named_barrier<kComputeBarrier, kRowsThreads>();  // the last round has been read
 #pragma unroll
     for (int index = 0; index < kPairs * kGroups; ++index) {
       if (index < first || index >= end || lane % 4 >= unit.pairs()) continue;
@@ -115,7 +113,7 @@ __device__ __forceinline__ void finish_pass(const RowsProduct& product, const St
         store_four(to + (i * kStripRows << unit.pairs_shift) * kExchangeStride, own[0][i / 2][i % 2],
                    own[1][i / 2][i % 2], own[2][i / 2][i % 2], own[3][i / 2][i % 2]);
     }
-    named_barrier<kRoundBarrier, kRowsThreads>();
+    named_barrier<kComputeBarrier, kRowsThreads>();
     if (thread >= first * unit.outputs() && thread < end * unit.outputs())
       y = sum_of_partials(exchange + (thread - first * unit.outputs()) * kExchangeStride);
   }

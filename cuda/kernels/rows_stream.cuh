@@ -2,16 +2,16 @@
 // order in which a block walks them. Used by matmul_rows.cu.
 //
 // NOTE [Rows stream]
-// Block b owns the strips that begin in the b-th equal part of the bytes of all outputs. It takes them in passes of a
-// few strips, each over all of K, chunk by chunk (rows_input.cuh): accumulators of all strips of a pass stay in
-// registers, so neither ring depends on how long K is. A stage of the weights' ring is one chunk of all strips of the
-// pass, a stage of the activations' ring one chunk of all rows. Where that ring holds all chunks, they are copied once
-// and stay.
-// Two blocks share a multiprocessor: while one adds up the partials of a pass, or waits, the other one computes
-// (measured on an H200: with one block, decode steps with 2 to 16 rows take 1.3 times as long). Before the previous
-// grid has ended weights fill the rings. Measured likewise: copies of 4.6 KB stream 4.0 TB/s with 55 KB on their way
-// and 4.4 with 74 KB; with as many bytes again of activations that all blocks read from the cache, weights come at 3.0
-// TB/s, with half of that at 3.7.
+// Each output has a part of the blocks by its bytes, and each of these an equal share of its strips: a block with
+// strips of two outputs would need a pass more than the others. It takes them in passes of a few strips, each over all
+// of K, chunk by chunk (rows_input.cuh): accumulators of all strips of a pass stay in registers, so neither ring
+// depends on how long K is. A stage of the weights' ring is one chunk of all strips of the pass, a stage of the
+// activations' ring one chunk of all rows. Where that ring holds all chunks, they are copied once and stay. Two blocks
+// share a multiprocessor: while one adds up the partials of a pass, or waits, the other one computes (measured on an
+// H200: with one block, decode steps with 2 to 16 rows take 1.3 times as long). Before the input is there weights fill
+// the rings, a stage at a time: with more on their way, fences and what others read take longer. Measured likewise:
+// copies of 4.6 KB stream 4.0 TB/s with 55 KB on their way and 4.4 with 74 KB; with as many bytes again of activations
+// that all blocks read from the cache, weights come at 3.0 TB/s, with half of that at 3.7.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -19,6 +19,7 @@
 
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/rows_input.cuh"
+#include "cuda/kernels/rows_prepare.cuh"
 #include "cuda/kernels/tile.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/kernels/weight_stream.cuh"
@@ -27,7 +28,10 @@
 namespace genai::cuda {
 
 inline constexpr int kRowsWarps = 8;  // that compute; one more asks for copies
+inline constexpr int kRowsThreads = kRowsWarps * kWarpLanes;
+inline constexpr int kComputeBarrier = 1;  // of the warps that compute
 static_assert(kRowsWarps == kChunkTiles, "warp w has tile w of each chunk, hence the partials 4w .. 4w+3");
+static_assert(kRowsThreads == kPrepareThreads);
 
 // Where a ring lies in shared memory.
 struct RingShape {
@@ -38,56 +42,75 @@ struct RingShape {
   bool stays;  // what is in the ring stays, and every wait is for the first phase
 };
 
+// NOTE [Rows input]
+// The blocks of a product prepare its input among themselves: a block takes chunks of one row, writes them to scratch,
+// and counts up. Whoever wants the input waits until all have; the last block that has waited sets the counters back to
+// zero for the next kernel. Blocks start in the order of their numbers, and one that prepares waits for no other, so
+// there is always somebody to wait for.
+struct RowsCounters {
+  unsigned* prepared;  // null: the input has been prepared
+  unsigned* seen;
+
+  __host__ __device__ static RowsCounters at(unsigned* counters) { return {counters, counters + 32}; }
+};
+
 struct RowsProduct {
   StreamShape shape;
+  RowsSource source;
   RowsInput input;
+  RowsCounters counters;
   RingShape weight_ring;
   RingShape input_ring;  // slot_bytes without the sums, where no weight type needs them
   int exchange;          // offsets in shared memory
   int terms;
-  int ranges;
-  int pass_strips;  // at most
-  int round_units;  // rows_finish.cuh
+  int share;
+  int blocks_end[kMaxStreamOutputs];  // of each output; the last one has all
+  int first_stages;                   // of weights on their way, until the input is there
+  int pass_strips;                    // at most
+  int round_units;                    // rows_finish.cuh
   int row_count;
   Epilogue epilogue;
   float soft_cap;
 };
 
-struct RowsPass {
-  int output;
-  int strip;
-  int strips;
-};
+// The chunks of all rows, and the blocks that prepare them: the first ones.
+__device__ __forceinline__ int rows_chunks(const RowsProduct& product) {
+  return chunk_count(product.shape.tile_count) * product.row_count;
+}
+__device__ __forceinline__ int preparing_blocks(const RowsProduct& product) {
+  return product.counters.prepared == nullptr ? 0 : min(rows_chunks(product), static_cast<int>(gridDim.x));
+}
 
-// The strips of one output that a block owns, and how many of them are a pass: an even number where that fits a stage.
-struct PassRange {
+// The strips of a block, all of one output, and how many of them are a pass: an even number where that fits a stage.
+struct RowsShare {
+  int output;
   int first;
   int end;
   int pass_strips;
 };
 
-template <DType kFirst, DType kSecond>
-__device__ __forceinline__ PassRange pass_range(const RowsProduct& product, int output) {
-  if (output >= product.shape.output_count) return {0, 0, 1};
+__device__ __forceinline__ RowsShare rows_share(const RowsProduct& product) {
   // The blocks that share a multiprocessor are normally half a grid apart: they get neighbouring shares.
-  const int blocks = static_cast<int>(gridDim.x);
-  const int half = blocks / 2;
+  const int half = static_cast<int>(gridDim.x) / 2;
   const int block = static_cast<int>(blockIdx.x);
-  const int share = block >= 2 * half ? block : block < half ? 2 * block : 2 * (block - half) + 1;
-  const StripRange range = owned_strips<kFirst, kSecond>(product.shape, output, share, blocks);
-  const int count = range.end - range.first;
-  const int passes = max((count + product.pass_strips - 1) / product.pass_strips, 1);
-  const int even = (count + 2 * passes - 1) / (2 * passes) * 2;
-  return {range.first, range.end, min(even, product.pass_strips)};
+  const int own = block >= 2 * half ? block : block < half ? 2 * block : 2 * (block - half) + 1;
+  int output = 0;
+  int first_block = 0;
+  while (own >= product.blocks_end[output]) first_block = product.blocks_end[output++];
+  const unsigned blocks = static_cast<unsigned>(product.blocks_end[output] - first_block);
+  const unsigned index = static_cast<unsigned>(own - first_block);
+  const unsigned strips = static_cast<unsigned>(product.shape.outputs[output].strip_count);
+  const int first = static_cast<int>(strips * index / blocks);
+  const int end = static_cast<int>(strips * (index + 1) / blocks);
+  const int passes = max((end - first + product.pass_strips - 1) / product.pass_strips, 1);
+  const int even = (end - first + 2 * passes - 1) / (2 * passes) * 2;
+  return {output, first, end, min(even, product.pass_strips)};
 }
 
-// Calls visit(pass) for each pass of the block, in order. `ranges` are in shared memory, one an output.
-template <class Visit>
-__device__ __forceinline__ void for_each_pass(const PassRange* ranges, const Visit& visit) {
-  for (int output = 0; output < kMaxStreamOutputs; ++output)
-    for (int strip = ranges[output].first; strip < ranges[output].end; strip += ranges[output].pass_strips)
-      visit(RowsPass{output, strip, min(ranges[output].pass_strips, ranges[output].end - strip)});
-}
+struct RowsPass {
+  int strip;
+  int strips;
+};
 
 // One end of a ring.
 struct RowsRing {
@@ -123,19 +146,49 @@ struct RowsRing {
   }
 };
 
+// By the computing warps; `shared` holds 256 floats. Ends behind the wait for the previous grid.
+__device__ __forceinline__ void prepare_input(const RowsProduct& product, float* shared) {
+  int index = static_cast<int>(blockIdx.x);
+  if (index >= preparing_blocks(product)) return wait_for_previous_grid();
+  const int end = rows_chunks(product);
+  const auto barrier = [] { named_barrier<kComputeBarrier, kRowsThreads>(); };
+#pragma unroll 1
+  for (; index < end; index += static_cast<int>(gridDim.x)) {
+    const int chunk = index / product.row_count;
+    const int m = index - chunk * product.row_count;
+    const float4 weights = prepare_weights(product.source, chunk);
+    wait_for_previous_grid();
+    prepare_chunk(product.source, product.input, m, chunk, weights, shared, barrier);
+    barrier();
+  }
+  if (threadIdx.x == 0) count_up(product.counters.prepared);
+}
+
+// By the producing thread, behind the wait for the previous grid.
+__device__ __forceinline__ void wait_for_input(const RowsProduct& product) {
+  const int blocks = preparing_blocks(product);
+  if (blocks == 0) return;
+  wait_count(product.counters.prepared, static_cast<unsigned>(blocks));
+  order_seen_before_bulk_loads();
+  if (atomicAdd(product.counters.seen, 1u) + 1 < gridDim.x) return;
+  *product.counters.prepared = 0;
+  *product.counters.seen = 0;
+}
+
 // Asks for everything, by one thread. Activations wait for the previous grid; weights do not, but for a full ring.
-template <DType kFirst, DType kSecond>
-__device__ __forceinline__ void produce_rows(const RowsProduct& product, const PassRange* ranges, RowsRing weights,
+template <DType kType>
+__device__ __forceinline__ void produce_rows(const RowsProduct& product, RowsShare share, RowsRing weights,
                                              RowsRing input) {
+  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const int tile_count = product.shape.tile_count;
   const int chunks = chunk_count(tile_count);
+  const int strip_bytes = tile_count * kTileBytes;
+  const TileBytes* matrix = product.shape.outputs[share.output].weights;
   const bool stays = product.input_ring.stays;
   // Both rings wait for the same stage to be read, so that neither holds up the other.
   const int lag = stays ? 0 : max(product.weight_ring.slot_count - product.input_ring.slot_count, 0);
   const std::uint64_t once = read_once_policy();
   const std::uint64_t often = read_often_policy();
-  bool waited = false;
-  int stages = 0;
   int wanted_chunks = 0;
   int chunk = 0;  // the next one to copy
   const auto copy_chunks = [&](int left_out) {
@@ -147,35 +200,42 @@ __device__ __forceinline__ void produce_rows(const RowsProduct& product, const P
       if (++chunk == chunks) chunk = 0;
     }
   };
-  bool first_pass = true;
-  for_each_pass(ranges, [&](const RowsPass& pass) {
-    const StreamOutput& output = product.shape.outputs[pass.output];
-    const int tile_bytes = tile_layout(output.second_type ? kSecond : kFirst).tile_bytes;
-    const int strip_bytes = tile_count * tile_bytes;
-    const TileBytes* chunk_source = output.weights + static_cast<std::int64_t>(pass.strip) * strip_bytes;
+  bool waited = false;
+  const auto wait_for_all = [&] {
+    wait_for_previous_grid();
+    wait_for_input(product);
+    waited = true;
+  };
+  RowsRing arriving = weights;  // how far weights are known to have come
+  int stages = 0;
+  for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
+    const int strips = min(share.pass_strips, share.end - strip);
+    const TileBytes* chunk_source = matrix + static_cast<std::int64_t>(strip) * strip_bytes;
     for (int left = tile_count; left > 0; left -= kChunkTiles) {
       if (!waited && stages == product.weight_ring.slot_count) {
-        wait_for_previous_grid();
-        waited = true;
+        wait_for_all();
         copy_chunks(lag);
       }
-      const unsigned bytes = static_cast<unsigned>(min(left, kChunkTiles) * tile_bytes);
-      unsigned char* slot = weights.wait_empty(static_cast<unsigned>(pass.strips) * bytes);
+      if (!waited && stages >= product.first_stages) {
+        arriving.wait_full();
+        arriving.advance();
+      }
+      const unsigned bytes = static_cast<unsigned>(min(left, kChunkTiles) * kTileBytes);
+      unsigned char* slot = weights.wait_empty(static_cast<unsigned>(strips) * bytes);
       const TileBytes* source = chunk_source;
-      for (int strips = pass.strips; strips > 0; --strips) {
+      for (int i = 0; i < strips; ++i) {
         bulk_load(slot, source, bytes, weights.full(), once);
-        slot += kChunkTiles * tile_bytes;
+        slot += kChunkTiles * kTileBytes;
         source += strip_bytes;
       }
       weights.advance();
       ++stages;
-      chunk_source += kChunkTiles * tile_bytes;
-      if (first_pass || !stays) ++wanted_chunks;
+      chunk_source += kChunkTiles * kTileBytes;
+      if (stages <= chunks || !stays) ++wanted_chunks;
       if (waited) copy_chunks(lag);
     }
-    first_pass = false;
-  });
-  if (!waited) wait_for_previous_grid();
+  }
+  if (!waited) wait_for_all();
   copy_chunks(0);
 }
 

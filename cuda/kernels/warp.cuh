@@ -85,10 +85,10 @@ __device__ __forceinline__ float inverse_rms(float sum_of_squares, int width, fl
   return 1.0f / sqrtf(sum_of_squares / static_cast<float>(width) + epsilon);
 }
 
-// 1 / rms of a row by a block of 256 threads, and the same on every thread. `shared` as for block_tree_256. A thread
-// has kLoads loads on their way at once.
-template <int kLoads = 1>
-__device__ __forceinline__ float block_inverse_rms(const float* row, int width, float epsilon, float* shared) {
+// A thread's partial of tree_256 over the squares of a row, blocks of 256 threads. kLoads loads are on their way at
+// once.
+template <int kLoads>
+__device__ __forceinline__ float partial_square_sum(const float* row, int width) {
   constexpr int kThreads = 256;
   float partial = 0.0f;
   for (int first = static_cast<int>(threadIdx.x); first < width; first += kLoads * kThreads) {
@@ -98,7 +98,13 @@ __device__ __forceinline__ float block_inverse_rms(const float* row, int width, 
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) partial = exact_fma(loaded[k], loaded[k], partial);  // zeros behind the row
   }
-  return inverse_rms(block_tree_256(partial, shared), width, epsilon);
+  return partial;
+}
+
+// 1 / rms of a row by a block of 256 threads, and the same on every thread. `shared` as for block_tree_256.
+template <int kLoads = 1>
+__device__ __forceinline__ float block_inverse_rms(const float* row, int width, float epsilon, float* shared) {
+  return inverse_rms(block_tree_256(partial_square_sum<kLoads>(row, width), shared), width, epsilon);
 }
 
 }  // namespace genai::cuda

@@ -77,7 +77,7 @@ struct MatmulArgs {
   Epilogue epilogue;
   float soft_cap;  // out = soft_cap * tanh(out / soft_cap) after all else; 0: none
   DevicePtr<std::byte> scratch;
-  DevicePtr<std::byte> handover{};  // null: every call is a kernel of its own (Kernels::handover_bytes)
+  DevicePtr<std::byte> handover{};  // null: every call is kernels of its own (Kernels::handover_bytes)
 };
 
 // x = x + norm(y) * weight                                                x, y (M, width)
@@ -228,8 +228,9 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual std::size_t scratch_bytes(const ScratchLimits& limits) const = 0;
-  // Memory by which one kernel may serve several calls of one row on one stream, one handing over to the next. All zero
-  // before the first call that has it, and nobody else's. 0: calls are better served one by one.
+  // Memory by which one kernel may serve several calls of one row on one stream, one handing over to the next, and
+  // parts of a call hand over to each other. All zero before the first call that has it, and nobody else's. 0: no use
+  // for it.
   virtual std::size_t handover_bytes(const ScratchLimits& limits) const = 0;
   virtual void embed(Stream& stream, const EmbedArgs& args) = 0;
   virtual void matmul(Stream& stream, const MatmulArgs& args) = 0;
