@@ -128,7 +128,7 @@ TEST_CASE("auto takes the mode that is predicted fastest", "[residency_plan]") {
   CHECK_THROWS_AS(make_residency_plan(request), UsageError);
 }
 
-TEST_CASE("while little is cold, all of it is in large matrices", "[residency_plan]") {
+TEST_CASE("small matrices are cold only where nearly all of the large ones is", "[residency_plan]") {
   PlanRequest request = small_request();
   request.mode = OffloadMode::stream;
   const auto cold_of = [&](std::uint64_t cold_bytes) {
@@ -143,7 +143,8 @@ TEST_CASE("while little is cold, all of it is in large matrices", "[residency_pl
   const auto little = cold_of(54'400 + 25'000);  // the table that is looked up is cold first
   CHECK(little.first == 0);
   CHECK(little.second > 10);
-  CHECK(cold_of(54'400 + 150'000).first > 0);
+  CHECK(cold_of(54'400 + 150'000).first == 0);
+  CHECK(cold_of(54'400 + 310'000).first > 0);
 }
 
 TEST_CASE("auto never predicts a slower pass for more budget, but for reading what came in", "[residency_plan]") {
@@ -165,7 +166,7 @@ TEST_CASE("auto never predicts a slower pass for more budget, but for reading wh
     const double read_seconds = std::max(0.0, came_in) / request.speeds.resident;
     // Whole strips are shared out between link and host: one too many costs what it takes to read.
     const double strip_seconds = 1152.0 / request.speeds.ring_beside_host;
-    REQUIRE(plan.pass_seconds <= before.pass_seconds + 1.07 * (read_seconds + strip_seconds));
+    REQUIRE(plan.pass_seconds <= before.pass_seconds + 1.06 * (read_seconds + strip_seconds));
     before = plan;
   }
   CHECK(before.mode == OffloadMode::off);

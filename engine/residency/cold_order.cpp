@@ -6,19 +6,19 @@ namespace genai {
 namespace {
 
 // Matrices by the bytes of their call, in parts of the average of all calls: from least_share to below most_share. And
-// how much of all bytes is cold when they begin to be.
+// the resident share of the large ones at which they begin to be cold. Where there are no large ones, the first group
+// that has any takes their place.
 struct Group {
   double least_share;
   double most_share;
-  double cold_from;
+  double begin;
 };
 constexpr double kHuge = 4.0;
 constexpr double kLarge = 1.5;
 constexpr double kMiddle = 0.75;
 constexpr double kEverything = 1e300;
 constexpr Group kGroups[] = {
-    {kLarge, kHuge, 0.0}, {kMiddle, kLarge, 0.06}, {kHuge, kEverything, 0.06}, {0.0, kMiddle, 0.1}};
-constexpr double kLeastBegin = 0.1;
+    {kLarge, kHuge, 1.0}, {kMiddle, kLarge, 0.05}, {kHuge, kEverything, 0.85}, {0.0, kMiddle, 0.01}};
 
 // For each matrix the bytes of its call, in parts of the average.
 std::vector<double> call_shares(const std::vector<MatrixSize>& matrices) {
@@ -41,24 +41,17 @@ std::vector<double> call_shares(const std::vector<MatrixSize>& matrices) {
 
 std::vector<double> cold_from(const std::vector<MatrixSize>& matrices) {
   const std::vector<double> shares = call_shares(matrices);
-  double all_bytes = 0.0;
-  for (const MatrixSize& matrix : matrices)
-    if (matrix.read_every_pass) all_bytes += static_cast<double>(matrix.total_bytes());
   std::vector<double> from(matrices.size(), 1.0);
-  double group_bytes = 0.0;  // of the groups so far
-  double lost_bytes = 0.0;   // of them, for each unit that the large matrices' resident share falls by
-  double begin = 1.0;
+  bool are_first = true;
   for (const Group& group : kGroups) {
-    if (group_bytes > 0.0)
-      begin = std::clamp((group_bytes - group.cold_from * all_bytes) / lost_bytes, kLeastBegin, begin);
+    bool has_any = false;
     for (std::size_t index = 0; index < matrices.size(); ++index) {
       if (!matrices[index].read_every_pass) continue;
       if (shares[index] < group.least_share || shares[index] >= group.most_share) continue;
-      const auto bytes = static_cast<double>(matrices[index].total_bytes());
-      from[index] = begin;
-      group_bytes += bytes;
-      lost_bytes += bytes / begin;
+      from[index] = are_first ? 1.0 : group.begin;
+      has_any = true;
     }
+    are_first = are_first && !has_any;
   }
   return from;
 }
