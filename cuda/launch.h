@@ -138,7 +138,8 @@ std::int64_t matmul_half_tiles_cost(const DeviceTraits& traits, const MatmulArgs
 bool prepare_matmul_half_tiles();
 void launch_matmul_half_tiles(const LaunchTarget& target, const MatmulArgs& args);
 
-// Memory of the programs of one stream (NOTE [Program]).
+// Memory of one stream by which blocks hand over to each other: programs (NOTE [Program]), and products with a few rows
+// (NOTE [Rows input]).
 std::size_t program_handover_bytes(const ScratchLimits& limits);
 
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
