@@ -39,12 +39,13 @@ inline constexpr unsigned kNoWord = 0;
 inline constexpr unsigned kTurn = 0x7ff5a5a5u;
 inline constexpr unsigned kZeroWord = kTurn;  // of 0.0f
 
+__device__ __forceinline__ unsigned value_word(float value) { return float_bits(value) ^ kTurn; }
 __device__ __forceinline__ float word_value(unsigned word) { return bits_float(word ^ kTurn); }
 
 __device__ __forceinline__ void store_word(unsigned* at, unsigned word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
 }
-__device__ __forceinline__ void hand_over(unsigned* at, float value) { store_word(at, float_bits(value) ^ kTurn); }
+__device__ __forceinline__ void hand_over(unsigned* at, float value) { store_word(at, value_word(value)); }
 
 // Looks where `wanted`, without a branch: many of these are on their way at once.
 __device__ __forceinline__ void look_at_word(unsigned& seen, const unsigned* at, bool wanted) {

@@ -152,42 +152,23 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_half_tiles_kernel(const __
 
 constexpr int kCost = 1100;  // clocks a step, where matmul_tiles.cu says 1330
 
-template <DType kType>
-TilesChoice half_choice() {
-  constexpr int kBytes = Memory<kType>::kBytes;
-  return {matmul_half_tiles_kernel<kType>,
-          kThreads,
-          kBytes,
-          kBytes,
-          HalfTile::kBlockStrips,
-          HalfTile::kColumns,
-          1,
-          kCost,
-          kCost};
-}
-
-TilesChoice half_choice(DType dtype, int) {
-  switch (dtype) {
-    case DType::Q4_0:
-      return half_choice<DType::Q4_0>();
-    case DType::Q4_1:
-      return half_choice<DType::Q4_1>();
-    case DType::Q5_0:
-      return half_choice<DType::Q5_0>();
-    case DType::Q5_1:
-      return half_choice<DType::Q5_1>();
-    case DType::Q8_0:
-      return half_choice<DType::Q8_0>();
-    case DType::Q4_K:
-      return half_choice<DType::Q4_K>();
-    case DType::Q5_K:
-      return half_choice<DType::Q5_K>();
-    case DType::Q6_K:
-      return half_choice<DType::Q6_K>();
-    default:
-      return {};
+struct HalfChoice {
+  template <DType kType>
+  TilesChoice operator()() const {
+    constexpr int kBytes = Memory<kType>::kBytes;
+    return {matmul_half_tiles_kernel<kType>,
+            kThreads,
+            kBytes,
+            kBytes,
+            HalfTile::kBlockStrips,
+            HalfTile::kColumns,
+            1,
+            kCost,
+            kCost};
   }
-}
+};
+
+TilesChoice half_choice(DType dtype, int) { return quantized_choice(dtype, HalfChoice{}); }
 
 constexpr TilesChoices kChoices = {half_choice, 1};
 

@@ -204,26 +204,7 @@ TilesChoice tiles_choice(int shape) {
 }
 
 TilesChoice tiles_choice(DType dtype, int shape) {
-  switch (dtype) {
-    case DType::Q4_0:
-      return tiles_choice<DType::Q4_0>(shape);
-    case DType::Q4_1:
-      return tiles_choice<DType::Q4_1>(shape);
-    case DType::Q5_0:
-      return tiles_choice<DType::Q5_0>(shape);
-    case DType::Q5_1:
-      return tiles_choice<DType::Q5_1>(shape);
-    case DType::Q8_0:
-      return tiles_choice<DType::Q8_0>(shape);
-    case DType::Q4_K:
-      return tiles_choice<DType::Q4_K>(shape);
-    case DType::Q5_K:
-      return tiles_choice<DType::Q5_K>(shape);
-    case DType::Q6_K:
-      return tiles_choice<DType::Q6_K>(shape);
-    default:
-      return {};
-  }
+  return quantized_choice(dtype, [shape]<DType kType>() { return tiles_choice<kType>(shape); });
 }
 
 constexpr TilesChoices kChoices = {tiles_choice, kShapes};

@@ -35,7 +35,7 @@ class BlockGatherer {
     const float own = __shfl_sync(kFullWarp, value, 2 * distance % kWarpLanes);
     const bool exists = distance < count;
     if (exists && place < block_ * kBlockWidth)
-      store_next(vector, words, QuantizedWords(vector).values + place, float_bits(own) ^ kTurn);
+      store_next(vector, words, QuantizedWords(vector).values + place, value_word(own));
     if (exists && place / kBlockWidth == block_) value_ = own;
     if (first + count < (block_ + 1) * kBlockWidth) return;
     hand_over_block(vector, words, block_++, value_);

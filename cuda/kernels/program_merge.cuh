@@ -114,7 +114,7 @@ __device__ __forceinline__ void bring_weights(unsigned* source, int chunk_count,
   const auto ask = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      ahead[i] = make_uint2(float_bits(lowest) ^ kTurn, kZeroWord);
+      ahead[i] = make_uint2(value_word(lowest), kZeroWord);
       look_at_two(ahead[i], own + (first + offset(i)) * kSumWords, first + offset(i) + lane < chunk_count);
     }
   };

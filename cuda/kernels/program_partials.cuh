@@ -47,13 +47,12 @@ struct ChunkWords {
 
 // Four neighbours by one store, the first at an address that is a multiple of 16.
 __device__ __forceinline__ void hand_over_four(unsigned* at, const float4& values) {
-  store_four(at, make_uint4(float_bits(values.x) ^ kTurn, float_bits(values.y) ^ kTurn, float_bits(values.z) ^ kTurn,
-                            float_bits(values.w) ^ kTurn));
+  store_four(at, make_uint4(value_word(values.x), value_word(values.y), value_word(values.z), value_word(values.w)));
 }
 
 // A chunk's (mc, lc).
 __device__ __forceinline__ void hand_over_sum(unsigned* at, const ChunkSum& sum) {
-  store_two(at, make_uint2(float_bits(sum.highest) ^ kTurn, float_bits(sum.total) ^ kTurn));
+  store_two(at, make_uint2(value_word(sum.highest), value_word(sum.total)));
 }
 
 }  // namespace genai::cuda

@@ -56,7 +56,7 @@ __device__ __forceinline__ void hand_over_block(const ProgramOutput& vector, uns
     store_next(vector, words, at.quants + block * 8 + quad % 4 * 2 + quad / 4, four ^ kQuantTurn);
   else if (lane <= 2)
     store_next(vector, words, (lane == 1 ? at.scales : at.sums) + block,
-               float_bits(lane == 1 ? scale.scale : scale.scale * static_cast<float>(sum)) ^ kTurn);
+               value_word(lane == 1 ? scale.scale : scale.scale * static_cast<float>(sum)));
 }
 
 // The vector into shared memory, once all consumers are through with the last operation; the caller has a barrier

@@ -25,6 +25,31 @@ struct TilesChoices {
   int shape_count;
 };
 
+// make.operator()<type>(), or an empty choice for types that are not quantised.
+template <class Make>
+TilesChoice quantized_choice(DType dtype, const Make& make) {
+  switch (dtype) {
+    case DType::Q4_0:
+      return make.template operator()<DType::Q4_0>();
+    case DType::Q4_1:
+      return make.template operator()<DType::Q4_1>();
+    case DType::Q5_0:
+      return make.template operator()<DType::Q5_0>();
+    case DType::Q5_1:
+      return make.template operator()<DType::Q5_1>();
+    case DType::Q8_0:
+      return make.template operator()<DType::Q8_0>();
+    case DType::Q4_K:
+      return make.template operator()<DType::Q4_K>();
+    case DType::Q5_K:
+      return make.template operator()<DType::Q5_K>();
+    case DType::Q6_K:
+      return make.template operator()<DType::Q6_K>();
+    default:
+      return {};
+  }
+}
+
 // Whether the driver knows the tensor copy engine.
 bool has_box_copies();
 
