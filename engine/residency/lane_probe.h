@@ -1,4 +1,4 @@
-// lane_probe.h - how fast this machine's lanes are, measured in about two seconds with the work of decoding itself,
+// lane_probe.h - how fast this machine's lanes are, measured in a few seconds with the work of decoding itself,
 // through the seam only. Takes memory of its own arena and has given all of it back when it returns.
 //
 // NOTE [Lane speeds]: what each number is and how it is got. The weights are eight matrices of noise in device memory
