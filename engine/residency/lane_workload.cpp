@@ -35,6 +35,38 @@ std::vector<std::byte> make_noise() {
   return noise;
 }
 
+struct SeriesLimits {
+  std::size_t least_runs;
+  std::size_t most_runs;
+  double enough_seconds;
+};
+
+// Of each run of `body` once it has run for the first time.
+std::vector<double> times_of_runs(const std::function<void()>& body, const SeriesLimits& limits) {
+  using Clock = std::chrono::steady_clock;
+  body();
+  std::vector<double> runs;
+  for (double total = 0.0;
+       runs.size() < limits.least_runs || (total < limits.enough_seconds && runs.size() < limits.most_runs);) {
+    const auto start = Clock::now();
+    body();
+    runs.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    total += runs.back();
+  }
+  return runs;
+}
+
+double median_of(std::vector<double>& values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue) {
+  stream.begin_capture();
+  enqueue();
+  return stream.end_capture();
+}
+
 }  // namespace
 
 WorkloadVectors::WorkloadVectors(Device& device, ResidencyArena& arena, std::int64_t most_strips,
@@ -106,42 +138,6 @@ DevicePtr<const std::byte> host_address(Device& device, DevicePtr<std::byte> beg
   if (first == nullptr || last != first + bytes - 1) return {};
   return DevicePtr<const std::byte>(reinterpret_cast<std::uint64_t>(first));
 }
-
-namespace {
-
-struct SeriesLimits {
-  std::size_t least_runs;
-  std::size_t most_runs;
-  double enough_seconds;
-};
-
-// Of each run of `body` once it has run for the first time.
-std::vector<double> times_of_runs(const std::function<void()>& body, const SeriesLimits& limits) {
-  using Clock = std::chrono::steady_clock;
-  body();
-  std::vector<double> runs;
-  for (double total = 0.0;
-       runs.size() < limits.least_runs || (total < limits.enough_seconds && runs.size() < limits.most_runs);) {
-    const auto start = Clock::now();
-    body();
-    runs.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    total += runs.back();
-  }
-  return runs;
-}
-
-double median_of(std::vector<double>& values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue) {
-  stream.begin_capture();
-  enqueue();
-  return stream.end_capture();
-}
-
-}  // namespace
 
 double median_seconds(const std::function<void()>& body) {
   std::vector<double> runs = times_of_runs(body, {.least_runs = 3, .most_runs = 21, .enough_seconds = 0.08});
