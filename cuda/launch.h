@@ -70,6 +70,11 @@ int compiled_capability();
 // that merge its chunks, ask for more than half of the shared memory, so that no multiprocessor takes two; what they
 // leave is the share of a product. Products with several rows run two such blocks a multiprocessor (NOTE [Rows
 // stream]). The driver keeps 1 KB of every block's share for itself.
+//
+// NOTE [Early reads]
+// A product with a few rows (matmul_rows.cu) lets the next kernel begin only when its own wait for the previous one is
+// over in all of its blocks: when the next kernel begins, all that was enqueued ahead of the product has ended. So
+// behind such a product attention may read what the product does not write, rows and the cache, without waiting.
 inline constexpr int kReservedShared = 1024;
 
 inline int lone_shared_bytes(const DeviceTraits& traits) {
@@ -121,7 +126,7 @@ void prepare_row_program(const DeviceTraits& traits);
 std::size_t rows_input_bytes(int row_count, int cols);
 bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_rows(const DeviceTraits& traits);
-void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
+void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args, bool input_prepared = false);
 
 // The same with any number of rows, prepared likewise, as bytes or as halves: by integer products, and by half products
 // of four warps. The latter are built for compute capability 9.0 alone (CMakeLists.txt): `prepare` says whether this
@@ -151,7 +156,18 @@ void launch_attention_plain(const LaunchTarget& target, const AttentionArgs& arg
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args);
 void prepare_attention_decode(const DeviceTraits& traits);
 void prepare_attention_merge(const DeviceTraits& traits);
-void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args);
+std::size_t attention_decode_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
+// What else of a pass a launch does: the rotation ahead of it, and the input of the product behind it, if the two
+// predicates say so.
+struct AttentionNeighbours {
+  const RotateArgs* rotate = nullptr;
+  bool reads_early = false;  // NOTE [Early reads]
+  bool prepares = false;
+};
+bool attention_decode_rotates(const DeviceTraits& traits, const RotateArgs& rotate, const AttentionArgs& args);
+bool attention_decode_prepares(const DeviceTraits& traits, const AttentionArgs& args, const MatmulArgs& product);
+void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args,
+                             const AttentionNeighbours& neighbours = {});
 bool attention_tiles_serves(const DeviceTraits& traits, const AttentionArgs& args);
 void prepare_attention_tiles(const DeviceTraits& traits);
 void launch_attention_tiles(const LaunchTarget& target, const AttentionArgs& args);

@@ -1,17 +1,64 @@
 #include "cuda/row_calls.h"
 
 namespace genai::cuda {
+namespace {
+
+// Whether the last kernel of the call is such as NOTE [Early reads] (launch.h) says.
+bool waits_before_the_next(const DeviceTraits& traits, const RowCall& call) {
+  const MatmulArgs* product = std::get_if<MatmulArgs>(&call);
+  if (product == nullptr || traits.wide_products != WideProducts::by_cost || !matmul_rows_serves(traits, *product))
+    return false;
+  for (int i = 0; i < product->output_count; ++i)
+    if (product->outputs[i].matrix.rows > 0) return true;
+  return false;
+}
+
+}  // namespace
 
 void RowCalls::enqueue(cudaStream_t stream) {
   const LaunchTarget target = {stream, traits_};
+  if (row_count_ == 1) return launch_programs(target);
+  launch_in_turn(target, 0, calls_.size());
+}
+
+void RowCalls::launch_programs(const LaunchTarget& target) {
   std::size_t first = 0;
   while (first < calls_.size()) {
     const ProgramLaunch program = launch_row_program(target, calls_.data() + first, calls_.size() - first);
     const std::size_t end = first + program.call_count;
-    for (; !program.launched && first < end; ++first)
-      std::visit([&](const auto& args) { launch_call(target, args); }, calls_[first]);
+    if (!program.launched) launch_in_turn(target, first, end);
     first = end;
   }
+}
+
+void RowCalls::launch_in_turn(const LaunchTarget& target, std::size_t first, std::size_t end) {
+  while (first < end) {
+    const std::size_t next = launch_attention(target, first, end);
+    if (next == first)
+      std::visit([&](const auto& args) { launch_call(target, args); }, calls_[first++]);
+    else
+      first = next;
+  }
+}
+
+std::size_t RowCalls::launch_attention(const LaunchTarget& target, std::size_t first, std::size_t end) {
+  const auto call = [&]<class Args>(std::size_t index, Args*& args) {
+    args = index < end ? std::get_if<std::remove_const_t<Args>>(&calls_[index]) : nullptr;
+    return args != nullptr;
+  };
+  const RotateArgs* rotate;
+  const AttentionArgs* attention;
+  const MatmulArgs* product;
+  if (!call(first, rotate) || !call(first + 1, attention) || !attention_decode_rotates(traits_, *rotate, *attention))
+    return first;
+  AttentionNeighbours neighbours = {};
+  neighbours.rotate = rotate;
+  neighbours.reads_early = first > 0 && waits_before_the_next(traits_, calls_[first - 1]);
+  neighbours.prepares = traits_.wide_products == WideProducts::by_cost && call(first + 2, product) &&
+                        attention_decode_prepares(traits_, *attention, *product);
+  launch_attention_decode(target, *attention, neighbours);
+  if (neighbours.prepares) launch_matmul_rows(target, *product, true);
+  return first + (neighbours.prepares ? 3 : 2);
 }
 
 }  // namespace genai::cuda

@@ -76,7 +76,6 @@ __device__ __forceinline__ void compute_share(const RowsProduct& product, const 
 template <DType kFirst, DType kSecond, int kGroups>
 __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_constant__ RowsProduct product) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
-  allow_next_grid();
   unsigned char* shared = keep_shared(dynamic_shared);
   const int warp = keep(static_cast<int>(threadIdx.x) / kWarpLanes);
   const int lane = keep(static_cast<int>(threadIdx.x) % kWarpLanes);
@@ -265,15 +264,15 @@ void prepare_matmul_rows(const DeviceTraits& traits) {
 }
 
 // One launch for all outputs where a kernel reads their types, else one an output.
-void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args) {
+void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args, bool input_prepared) {
   RowsProduct product = {};
   GENAI_EXPECT(plan_rows(target.traits, args, &product), "matmul_rows_serves said so");
   product.source = rows_source(args);
   product.input.chunks = reinterpret_cast<unsigned char*>(args.scratch.address());
-  if (args.handover)
+  if (!input_prepared && args.handover)
     product.counters =
         RowsCounters::at(HandoverMemory{reinterpret_cast<unsigned char*>(args.handover.address())}.counters());
-  else
+  else if (!input_prepared)
     launch_prepare_rows(target, product.source, product.input, args.row_count);
   const TypePair types = type_pair(args);
   if (types.count <= 2) {

@@ -146,10 +146,16 @@ struct RowsRing {
   }
 };
 
+// NOTE [Early reads]
+__device__ __forceinline__ void wait_then_allow_next_grid() {
+  wait_for_previous_grid();
+  allow_next_grid();
+}
+
 // By the computing warps; `shared` holds 256 floats. Ends behind the wait for the previous grid.
 __device__ __forceinline__ void prepare_input(const RowsProduct& product, float* shared) {
   int index = static_cast<int>(blockIdx.x);
-  if (index >= preparing_blocks(product)) return wait_for_previous_grid();
+  if (index >= preparing_blocks(product)) return wait_then_allow_next_grid();
   const int end = rows_chunks(product);
   const auto barrier = [] { named_barrier<kComputeBarrier, kRowsThreads>(); };
 #pragma unroll 1
@@ -157,7 +163,7 @@ __device__ __forceinline__ void prepare_input(const RowsProduct& product, float*
     const int chunk = index / product.row_count;
     const int m = index - chunk * product.row_count;
     const float4 weights = prepare_weights(product.source, chunk);
-    wait_for_previous_grid();
+    wait_then_allow_next_grid();
     prepare_chunk(product.source, product.input, m, chunk, weights, shared, barrier);
     barrier();
   }
