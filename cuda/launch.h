@@ -73,8 +73,9 @@ int compiled_capability();
 //
 // NOTE [Early reads]
 // A product with a few rows (matmul_rows.cu) lets the next kernel begin only when its own wait for the previous one is
-// over in all of its blocks: when the next kernel begins, all that was enqueued ahead of the product has ended. So
-// behind such a product attention may read what the product does not write, rows and the cache, without waiting.
+// over in all of its blocks: when the next kernel begins, all that was enqueued ahead of the product has ended. So what
+// neither the product nor the kernels behind it write may be read there without waiting: the rows of a pass and the
+// table by the rotation and, in the kernel behind it, the chunks of the cache that the rotation leaves alone.
 inline constexpr int kReservedShared = 1024;
 
 inline int lone_shared_bytes(const DeviceTraits& traits) {
@@ -150,21 +151,18 @@ std::size_t program_handover_bytes(const ScratchLimits& limits);
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
 void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args);
 void launch_gate(const LaunchTarget& target, const GateArgs& args);
-void launch_rotate(const LaunchTarget& target, const RotateArgs& args);
+void launch_rotate(const LaunchTarget& target, const RotateArgs& args, bool reads_early = false);
 std::size_t attention_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
 void launch_attention_plain(const LaunchTarget& target, const AttentionArgs& args);
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args);
 void prepare_attention_decode(const DeviceTraits& traits);
 void prepare_attention_merge(const DeviceTraits& traits);
 std::size_t attention_decode_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
-// What else of a pass a launch does: the rotation ahead of it, and the input of the product behind it, if the two
-// predicates say so.
+// What a launch knows of the calls around it.
 struct AttentionNeighbours {
-  const RotateArgs* rotate = nullptr;
   bool reads_early = false;  // NOTE [Early reads]
-  bool prepares = false;
+  bool prepares = false;     // leaves the product behind it, if that is such a one, its input prepared
 };
-bool attention_decode_rotates(const DeviceTraits& traits, const RotateArgs& rotate, const AttentionArgs& args);
 bool attention_decode_prepares(const DeviceTraits& traits, const AttentionArgs& args, const MatmulArgs& product);
 void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args,
                              const AttentionNeighbours& neighbours = {});

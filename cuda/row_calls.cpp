@@ -42,20 +42,21 @@ void RowCalls::launch_in_turn(const LaunchTarget& target, std::size_t first, std
 }
 
 std::size_t RowCalls::launch_attention(const LaunchTarget& target, std::size_t first, std::size_t end) {
-  const auto call = [&]<class Args>(std::size_t index, Args*& args) {
-    args = index < end ? std::get_if<std::remove_const_t<Args>>(&calls_[index]) : nullptr;
+  const auto call = [&]<class Args>(std::size_t index, const Args*& args) {
+    args = index < end ? std::get_if<Args>(&calls_[index]) : nullptr;
     return args != nullptr;
   };
   const RotateArgs* rotate;
   const AttentionArgs* attention;
   const MatmulArgs* product;
-  if (!call(first, rotate) || !call(first + 1, attention) || !attention_decode_rotates(traits_, *rotate, *attention))
+  if (!call(first, rotate) || !call(first + 1, attention) || !attention_decode_serves(traits_, *attention))
     return first;
   AttentionNeighbours neighbours = {};
-  neighbours.rotate = rotate;
-  neighbours.reads_early = first > 0 && waits_before_the_next(traits_, calls_[first - 1]);
+  neighbours.reads_early = first > 0 && waits_before_the_next(traits_, calls_[first - 1]) &&
+                           rotate->rows == attention->rows && rotate->row_count == attention->row_count;
   neighbours.prepares = traits_.wide_products == WideProducts::by_cost && call(first + 2, product) &&
                         attention_decode_prepares(traits_, *attention, *product);
+  launch_rotate(target, *rotate, neighbours.reads_early);
   launch_attention_decode(target, *attention, neighbours);
   if (neighbours.prepares) launch_matmul_rows(target, *product, true);
   return first + (neighbours.prepares ? 3 : 2);

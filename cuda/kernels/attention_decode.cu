@@ -10,21 +10,183 @@
 //          the work on the length.
 // Bound    memory: the visible chunks of the cache once a unit.
 // Twin     engine/host: attention (engine/README.md, "Attention").
-#include "cuda/kernels/attention_rows.cuh"
-#include "engine/error.h"
+#include "cuda/kernels/attention_group.cuh"
+#include "cuda/kernels/ptx.cuh"
+#include "cuda/kernels/warp.cuh"
 
 namespace genai::cuda {
 namespace {
 
+constexpr int kMaxGroups = 3;
 constexpr int kLeader = kGroupThreads - kWarpLanes;  // the thread of a group that asks for copies
 // Of a thread: beside a block of this kernel there is room for one of a product (matmul_row.cu: 512 threads of 64
 // registers) in 64 K.
 constexpr int kMaxRegisters = 80;
+constexpr int kMaxHeadDim = 256;
+constexpr int kPassDims = 128;  // of values at once
+static_assert(kMaxSplitRows <= kWarpLanes, "a lane a row");
+
+struct DecodePlan {
+  HeadUnits units;
+  int unit_count;  // of a row
+  int groups;
+  bool reads_early;  // NOTE [Early reads]
+};
+
+// One group's part of dynamic shared memory, in this order; the exchange takes the place of values where these are read
+// in one pass.
+template <class T, int kHeads>
+struct GroupShared {
+  static constexpr int kWeights = 128;  // bytes; the barriers are at 0
+  static constexpr int kKeys = kWeights + kHeads * kChunkPositions * 4;
+  unsigned char* base;
+  int head_dim;
+
+  __host__ __device__ static constexpr bool one_pass(int head_dim) { return head_dim <= kPassDims; }
+  __host__ __device__ static constexpr int bytes(int head_dim) {
+    const int chunks = 2 * kChunkPositions * head_dim * static_cast<int>(sizeof(T));
+    return kKeys + chunks + kHeads * head_dim * 4 + (one_pass(head_dim) ? 0 : 4 * kHeads * kPassDims * 4);
+  }
+  static_assert(4 * kHeads * 4 <= kChunkPositions * sizeof(T), "the exchange fits in the place of values");
+
+  __device__ SharedBarrier* keys_full() const { return reinterpret_cast<SharedBarrier*>(base); }
+  __device__ SharedBarrier* values_full() const { return reinterpret_cast<SharedBarrier*>(base) + 1; }
+  __device__ SharedBarrier* queries_full() const { return reinterpret_cast<SharedBarrier*>(base) + 2; }
+  __device__ float* weights() const { return reinterpret_cast<float*>(base + kWeights); }  // [head][64]
+  __device__ T* keys() const { return reinterpret_cast<T*>(base + kKeys); }                // [D/8][64][8]
+  __device__ T* values() const { return keys() + kChunkPositions * head_dim; }             // [64][D]
+  __device__ float* queries() const { return reinterpret_cast<float*>(values() + kChunkPositions * head_dim); }
+  __device__ float* exchange() const {
+    return one_pass(head_dim) ? reinterpret_cast<float*>(values()) : queries() + kHeads * head_dim;
+  }
+};
+
+// The same value, but what is computed from it is computed here, not earlier and then kept in registers.
+__device__ __forceinline__ int afresh(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+__device__ __forceinline__ void group_barrier() {
+  static_assert(kMaxGroups == 3);
+  const int group = afresh(static_cast<int>(threadIdx.x)) / kGroupThreads;
+  if (group == 0)
+    named_barrier<1, kGroupThreads>();
+  else if (group == 1)
+    named_barrier<2, kGroupThreads>();
+  else
+    named_barrier<3, kGroupThreads>();
+}
+
+__device__ __forceinline__ GroupThread thread_afresh() {
+  const unsigned thread = static_cast<unsigned>(afresh(static_cast<int>(threadIdx.x)));
+  return {static_cast<int>(thread / kWarpLanes % kGroupWarps), static_cast<int>(thread % kWarpLanes)};
+}
+
+// What the items of one row are; they end before index items_end.
+struct RowItems {
+  ChunkSpan span;
+  int sequence;
+  int items_end;
+};
+
+struct Item {
+  int row;  // of the launch
+  int unit;
+  int chunk;
+};
+
+// One warp: row_count rows from scratch.first_row on, one a lane.
+__device__ __forceinline__ void list_items(const AttentionArgs& args, const SplitScratch& scratch, int unit_count,
+                                           RowItems* rows) {
+  const int lane = static_cast<int>(threadIdx.x % kWarpLanes);
+  RowItems own = {};
+  if (lane < scratch.row_count) {
+    const StepRow* row = raw(args.rows) + scratch.first_row + lane;
+    own.span = chunk_span(__ldcg(&row->position), args.window);
+    own.sequence = __ldcg(&row->sequence);
+    own.items_end = unit_count * own.span.count;
+  }
+#pragma unroll
+  for (int distance = 1; distance < kWarpLanes; distance *= 2) {
+    const int before = __shfl_up_sync(kFullWarp, own.items_end, distance);
+    if (lane >= distance) own.items_end += before;
+  }
+  if (lane < scratch.row_count) rows[lane] = own;
+}
+
+__device__ __forceinline__ Item item_at(const RowItems* rows, int index) {
+  int row = 0;
+  while (index >= rows[row].items_end) ++row;
+  const int local = row == 0 ? index : index - rows[row - 1].items_end;
+  const int unit = local / rows[row].span.count;
+  return {row, unit, local - unit * rows[row].span.count};
+}
+
+// The item `distance` further on, which exists.
+__device__ __forceinline__ Item item_after(const RowItems* rows, Item item, int distance, int unit_count) {
+  item.chunk += distance;
+  while (item.chunk >= rows[item.row].span.count) {
+    item.chunk -= rows[item.row].span.count;
+    if (++item.unit < unit_count) continue;
+    item.unit = 0;
+    ++item.row;
+  }
+  return item;
+}
+
+// What the threads of a launch have in common.
+template <class T, int kHeads>
+struct Launch {
+  const AttentionArgs& args;
+  const DecodePlan& plan;
+  const SplitScratch& scratch;
+  const RowItems* rows;
+
+  __device__ __forceinline__ unsigned chunk_bytes() const {
+    return static_cast<unsigned>(kChunkPositions * args.cache.head_dim * static_cast<int>(sizeof(T)));
+  }
+  __device__ __forceinline__ CacheHead<T> cache(const Item& item, int kv_head) const {
+    return cache_head<T>(args.cache, rows[item.row].sequence, rows[item.row].span.first_chunk + item.chunk, kv_head);
+  }
+
+  // Whether a row of the launch has its position in the item's chunk: its key and value may be on their way there.
+  __device__ __forceinline__ bool has_new_position(const Item& item) const {
+    bool found = false;
+    for (int row = 0; row < scratch.row_count; ++row)
+      found |= rows[row].sequence == rows[item.row].sequence &&
+               rows[row].span.visible.last / kChunkPositions == rows[item.row].span.first_chunk + item.chunk;
+    return found;
+  }
+
+  __device__ __forceinline__ void request_keys(const Item& item, const GroupShared<T, kHeads>& shared) const {
+    arrive_expecting(shared.keys_full(), chunk_bytes());
+    bulk_load(shared.keys(), cache(item, unit_at(plan.units, item.unit).kv_head).keys, chunk_bytes(),
+              shared.keys_full(), read_once_policy());
+  }
+
+  // Of the item's unit.
+  __device__ __forceinline__ void request_queries(const Item& item, const GroupShared<T, kHeads>& shared) const {
+    const Unit unit = unit_at(plan.units, item.unit);
+    const int head_dim = args.cache.head_dim;
+    const unsigned bytes = static_cast<unsigned>(unit.head_count * head_dim * 4);
+    const std::int64_t m = scratch.first_row + item.row;
+    arrive_expecting(shared.queries_full(), bytes);
+    bulk_load(shared.queries(), raw(args.q) + (m * args.head_count + unit.first_head) * head_dim, bytes,
+              shared.queries_full(), read_often_policy());
+  }
+
+  __device__ __forceinline__ void request_values(const Item& item, const GroupShared<T, kHeads>& shared) const {
+    arrive_expecting(shared.values_full(), chunk_bytes());
+    bulk_load(shared.values(), cache(item, unit_at(plan.units, item.unit).kv_head).values, chunk_bytes(),
+              shared.values_full(), read_once_policy());
+  }
+};
 
 // oc of all heads to scratch. Ends with a barrier of the group.
 template <class T, int kHeads, int kDims>
-__device__ __forceinline__ void weigh_values(const DecodeLaunch<T, kHeads>& launch,
-                                             const GroupShared<T, kHeads>& shared, const DecodeItem& item) {
+__device__ __forceinline__ void weigh_values(const Launch<T, kHeads>& launch, const GroupShared<T, kHeads>& shared,
+                                             const Item& item) {
   const int head_dim = launch.args.cache.head_dim;
   const int width = min(head_dim, kPassDims);
   constexpr int kDimsAtOnce = kDims * kWarpLanes;
@@ -38,11 +200,11 @@ __device__ __forceinline__ void weigh_values(const DecodeLaunch<T, kHeads>& laun
       weigh_quarter<T, kHeads, kDims>(shared.values() + own.warp * head_dim + dim, head_dim, shared.weights(), own.warp,
                                       span.first_in(item.chunk), span.last_in(item.chunk), sum);
     }
-    decode_group_barrier();  // all have read the values, and what the last pass left in the exchange
+    group_barrier();  // all have read the values, and what the last pass left in the exchange
     if (dim < head_dim) put_partials<kHeads, kDims>(thread_afresh(), width, sum, shared.exchange());
     order_before_bulk_loads();
-    decode_group_barrier();
-    const Unit unit = launch.unit(afresh(item.unit));
+    group_barrier();
+    const Unit unit = unit_at(launch.plan.units, afresh(item.unit));
     const GroupThread again = thread_afresh();
     float* outputs =
         launch.scratch.output(item.row, launch.args.head_count, unit.first_head, item.chunk, base + 4 * again.lane);
@@ -52,136 +214,7 @@ __device__ __forceinline__ void weigh_values(const DecodeLaunch<T, kHeads>& laun
                            *reinterpret_cast<float4*>(outputs + head * stride) = sums;
                          });
   }
-  decode_group_barrier();
-}
-
-// Keys and values of the launch's rows that lie in an item's chunk and count for it: nobody has written them to the
-// cache when the chunk is copied. Two warps put them in their places, and those of the item's own row into the cache,
-// where its unit is the first one of its key-value head. True where there are any.
-template <class T, int kHeads>
-__device__ __forceinline__ bool put_new_positions(const DecodeLaunch<T, kHeads>& launch,
-                                                  const GroupShared<T, kHeads>& shared, const DecodeItem& item,
-                                                  unsigned parity) {
-  constexpr int kKeyWarp = 3;  // these have the fewest queries
-  constexpr int kValueWarp = 2;
-  const GroupThread own = thread_afresh();
-  const RowItems& seen_by = launch.rows[item.row];
-  const int chunk = seen_by.span.first_chunk + item.chunk;
-  bool counts = false;
-  if (own.lane < launch.scratch.row_count) {
-    const RowItems& other = launch.rows[own.lane];
-    counts = other.sequence == seen_by.sequence && other.position() / kChunkPositions == chunk &&
-             other.position() <= seen_by.position();
-  }
-  const unsigned found = __ballot_sync(kFullWarp, counts);
-  if (found == 0) return false;
-  if (own.warp != kKeyWarp && own.warp != kValueWarp) return true;
-  const RotationPlan& plan = launch.plan.rotation;
-  const int head_dim = shared.head_dim;
-  const int kv_heads = launch.args.cache.kv_head_count;
-  const Unit unit = launch.unit(item.unit);
-  const CacheHead<T> cache = launch.cache(item, unit.kv_head);
-  const bool first_unit = unit.first_head == unit.kv_head * launch.plan.units.heads_per_kv;
-#pragma unroll 1
-  for (unsigned left = found; left != 0; left &= left - 1) {
-    const int row = __ffs(static_cast<int>(left)) - 1;
-    const int position = launch.rows[row].position();
-    const int slot = position % kChunkPositions;
-    const bool stores = first_unit && row == item.row;
-    const std::int64_t source = (std::int64_t{launch.scratch.first_row + row} * kv_heads + unit.kv_head) * head_dim;
-    if (own.warp == kKeyWarp) {
-      const HeadRotation rotation(plan, plan.k_norm, position, head_dim);
-      float* staged = shared.weights();
-      for (int i = own.lane; i < head_dim; i += kWarpLanes) staged[i] = __ldcg(plan.keys + source + i);
-      rotation(staged);
-      __syncwarp();
-      wait_phase(shared.keys_full(), parity);
-      for (int i = own.lane; i < head_dim; i += kWarpLanes) {
-        const int place = (i / 8 * kChunkPositions + slot) * 8 + i % 8;
-        to_cache(shared.keys() + place, staged[i]);
-        if (stores) to_cache(cache.keys + place, staged[i]);
-      }
-      __syncwarp();
-    } else {
-      wait_phase(shared.values_full(), parity);
-      for (int i = own.lane; i < head_dim; i += kWarpLanes) {
-        const float value = __ldcg(plan.values + source + i);
-        to_cache(shared.values() + slot * head_dim + i, value);
-        if (stores) to_cache(cache.values + slot * head_dim + i, value);
-      }
-    }
-  }
-  order_before_bulk_loads();
-  return true;
-}
-
-// The rotation's part of an item, ahead of its dots. Ends with a barrier of the group where it did anything.
-template <class T, int kHeads>
-__device__ __forceinline__ void begin_item(const DecodeLaunch<T, kHeads>& launch, const GroupShared<T, kHeads>& shared,
-                                           const DecodeItem& item, bool begins_unit, unsigned parity) {
-  const RotationPlan& plan = launch.plan.rotation;
-  const bool has_new = put_new_positions(launch, shared, item, parity);
-  if (!has_new && !begins_unit) return;
-  const GroupThread own = thread_afresh();
-  const Unit unit = launch.unit(item.unit);
-  const int head_dim = shared.head_dim;
-  if (begins_unit) {
-    const HeadRotation rotation(plan, plan.q_norm, launch.rows[item.row].position(), head_dim);
-    wait_phase(shared.keys_full(), parity);
-#pragma unroll 1
-    for (int head = own.warp; head < unit.head_count; head += kGroupWarps) rotation(shared.queries() + head * head_dim);
-    order_before_bulk_loads();
-  }
-  decode_group_barrier();
-  if (item.chunk + 1 < launch.rows[item.row].span.count) return;
-  // All blocks read queries where they were; until the end, turned ones are in the place of the output.
-  const std::int64_t m = launch.scratch.first_row + item.row;
-  float* out = raw(launch.args.out) + (m * launch.args.head_count + unit.first_head) * head_dim;
-  for (int i = own.warp * kWarpLanes + own.lane; i < unit.head_count * head_dim; i += kGroupThreads)
-    out[i] = shared.queries()[i];
-}
-
-// All items of a group, the first of which has been asked for.
-template <class T, int kHeads>
-__device__ __forceinline__ void attend(const DecodeLaunch<T, kHeads>& launch, const GroupShared<T, kHeads>& shared,
-                                       DecodeItem item, int left, bool leads) {
-  const AttentionArgs& args = launch.args;
-  const bool rotates = launch.plan.rotation.keys != nullptr;
-  const int head_dim = args.cache.head_dim;
-  bool begins_unit = true;
-  for (unsigned parity = 0;; parity ^= 1u) {
-    left -= launch.plan.groups;  // items of the block behind this one
-    if (rotates) begin_item(launch, shared, item, begins_unit, parity);
-    wait_phase(shared.keys_full(), parity);
-    dot_keys<T, kHeads>(thread_afresh(), shared.keys(), shared.queries(), head_dim, shared.weights());
-    decode_group_barrier();
-    if (leads && left > 0) {
-      const DecodeItem next = item_after(launch.rows, item, launch.plan.groups, launch.plan.unit_count);
-      const bool with_queries = next.row != item.row || next.unit != item.unit;
-      launch.request_keys(next, with_queries, shared);
-      if (with_queries) launch.request_queries(next, shared);
-    }
-    if (const GroupThread own = thread_afresh(); 2 * own.warp < kHeads) {
-      const ChunkSpan span = launch.rows[item.row].span;
-      const ChunkSum sum = soften<kHeads>(own, args.scale, args.soft_cap, span.first_in(item.chunk),
-                                          span.last_in(item.chunk), shared.weights());
-      const int head = 2 * own.warp + own.lane / 16;
-      const Unit unit = launch.unit(item.unit);
-      if (own.lane % 16 == 0 && head < unit.head_count)
-        launch.scratch.sums[launch.scratch.cell(item.row, args.head_count, unit.first_head + head, item.chunk)] = sum;
-    }
-    decode_group_barrier();
-    wait_phase(shared.values_full(), parity);
-    if (head_dim <= 2 * kWarpLanes)
-      weigh_values<T, kHeads, 2>(launch, shared, item);
-    else
-      weigh_values<T, kHeads, 4>(launch, shared, item);
-    if (left <= 0) return;
-    const DecodeItem next = item_after(launch.rows, item, launch.plan.groups, launch.plan.unit_count);
-    begins_unit = next.row != item.row || next.unit != item.unit;
-    item = next;
-    if (leads) launch.request_values(item, shared);
-  }
+  group_barrier();
 }
 
 template <class T, int kHeads>
@@ -194,12 +227,13 @@ __global__ void __maxnreg__(kMaxRegisters)
   const int group = static_cast<int>(threadIdx.x / kGroupThreads);
   const bool leads = threadIdx.x % kGroupThreads == kLeader;
   const GroupShared<T, kHeads> shared = {shared_bytes + group * GroupShared<T, kHeads>::bytes(head_dim), head_dim};
-  const DecodeLaunch<T, kHeads> launch = {args, plan, scratch, rows};
+  const Launch<T, kHeads> launch = {args, plan, scratch, rows};
 
   allow_next_grid();
   if (leads) {
     init_barrier(shared.keys_full(), 1);
     init_barrier(shared.values_full(), 1);
+    init_barrier(shared.queries_full(), 1);
     publish_barriers();
   }
   if (!plan.reads_early) wait_for_previous_grid();
@@ -208,23 +242,60 @@ __global__ void __maxnreg__(kMaxRegisters)
   const unsigned item_count = static_cast<unsigned>(rows[scratch.row_count - 1].items_end);
   const int end = first_item(item_count, blockIdx.x + 1);
   const int index = first_item(item_count, blockIdx.x) + group;
-  DecodeItem item = {};
-  if (index < end) item = item_at(rows, index);
-  if (leads && index < end) {
-    launch.request_keys(item, true, shared);
+  if (index >= end) return wait_for_previous_grid();
+
+  int left = end - index;  // items of the block from this one on
+  Item item = item_at(rows, index);
+  bool asks_values = leads;
+  if (leads && plan.reads_early && !launch.has_new_position(item)) {
+    launch.request_keys(item, shared);
     launch.request_values(item, shared);
+    asks_values = false;
   }
   wait_for_previous_grid();
-  if (index < end) {
-    if (leads) launch.request_queries(item, shared);
-    attend(launch, shared, item, end - index, leads);
+  if (leads) {
+    if (asks_values) launch.request_keys(item, shared);
+    launch.request_queries(item, shared);
   }
-  if (plan.finish.counters.arrived == nullptr) return;
-  wait_for_grid(plan.finish.counters);
-  float4* weights = reinterpret_cast<float4*>(shared_bytes) + threadIdx.x / kWarpLanes * group_chunks<DecodeMerge>();
-  merge_items(args, scratch, plan.finish, plan.rotation.queries, weights,
-              [&](int row) { return rows[row].span.count; });
-  leave_grid(plan.finish.counters);
+  unsigned queries_parity = 0;
+  bool begins_unit = true;
+  for (unsigned parity = 0;; parity ^= 1u) {
+    left -= plan.groups;
+    wait_phase(shared.keys_full(), parity);
+    if (asks_values) launch.request_values(item, shared);  // keys of all groups come before any values
+    asks_values = false;
+    if (begins_unit) {
+      wait_phase(shared.queries_full(), queries_parity);
+      queries_parity ^= 1u;
+    }
+    dot_keys<T, kHeads>(thread_afresh(), shared.keys(), shared.queries(), head_dim, shared.weights());
+    group_barrier();
+    if (leads && left > 0) {
+      const Item next = item_after(rows, item, plan.groups, plan.unit_count);
+      launch.request_keys(next, shared);
+      if (next.row != item.row || next.unit != item.unit) launch.request_queries(next, shared);
+    }
+    if (const GroupThread own = thread_afresh(); 2 * own.warp < kHeads) {
+      const ChunkSpan span = rows[item.row].span;
+      const ChunkSum sum = soften<kHeads>(own, args.scale, args.soft_cap, span.first_in(item.chunk),
+                                          span.last_in(item.chunk), shared.weights());
+      const int head = 2 * own.warp + own.lane / 16;
+      const Unit unit = unit_at(plan.units, item.unit);
+      if (own.lane % 16 == 0 && head < unit.head_count)
+        scratch.sums[scratch.cell(item.row, args.head_count, unit.first_head + head, item.chunk)] = sum;
+    }
+    group_barrier();
+    wait_phase(shared.values_full(), parity);
+    if (head_dim <= 2 * kWarpLanes)
+      weigh_values<T, kHeads, 2>(launch, shared, item);
+    else
+      weigh_values<T, kHeads, 4>(launch, shared, item);
+    if (left <= 0) break;
+    const Item next = item_after(rows, item, plan.groups, plan.unit_count);
+    begins_unit = next.row != item.row || next.unit != item.unit;
+    item = next;
+    if (leads) launch.request_values(item, shared);
+  }
 }
 
 using DecodeKernel = void (*)(AttentionArgs, DecodePlan, SplitScratch);
@@ -275,28 +346,29 @@ int fitting_groups(const DeviceTraits& traits, int group_bytes) {
   constexpr int kReserved = 1024;
   const int half = (traits.shared_bytes_per_sm / 2 - kReserved - kStaticBytes) / group_bytes;
   const int whole = (traits.shared_bytes_per_block - kStaticBytes) / group_bytes;
-  return std::min(half >= 2 ? half : whole, kMaxDecodeGroups);
+  return std::min(half >= 2 ? half : whole, kMaxGroups);
 }
 
-// Of scratch, ahead of what chunks leave behind.
+// Of scratch, ahead of what chunks leave behind: the prepared input, where the product looks for it.
 std::int64_t prepared_bytes(int row_count, int width) {
   return round_up(static_cast<std::int64_t>(rows_input_bytes(row_count, width)), 256);
-}
-
-RotationPlan rotation_plan(const RotateArgs& args) {
-  const auto raw = [](auto pointer) { return reinterpret_cast<const float*>(pointer.address()); };
-  return {raw(args.k),       raw(args.v),      reinterpret_cast<float*>(args.q.address()),
-          raw(args.q_norm),  raw(args.k_norm), raw(args.table),
-          args.norm_epsilon, args.rotated,     args.interleaved};
 }
 
 }  // namespace
 
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args) {
-  if (traits.compute_capability < 90 || args.cache.head_dim > kMaxDecodeHeadDim) return false;
+  if (traits.compute_capability < 90 || args.cache.head_dim > kMaxHeadDim) return false;
   const HeadUnits units = head_units(args.head_count, args.cache.kv_head_count);
   const DecodeChoice choice = decode_choice(args.cache.type, units.unit_heads);
   return fitting_groups(traits, choice.group_bytes(args.cache.head_dim)) > 0;
+}
+
+bool attention_decode_prepares(const DeviceTraits& traits, const AttentionArgs& args, const MatmulArgs& product) {
+  const int width = args.head_count * args.cache.head_dim;
+  return attention_decode_serves(traits, args) && args.cache.head_dim % kBlockWidth == 0 && width % kTileWidth == 0 &&
+         product.input.address() == args.out.address() && !product.norm_weight && product.row_count == args.row_count &&
+         product.input_stride == width && product.outputs[0].matrix.cols == width &&
+         product.scratch.address() == args.scratch.address() && matmul_rows_serves(traits, product);
 }
 
 std::size_t attention_decode_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions) {
@@ -311,23 +383,6 @@ void prepare_attention_decode(const DeviceTraits& traits) {
                                       traits.shared_bytes_per_block - kStaticBytes));
 }
 
-bool attention_decode_rotates(const DeviceTraits& traits, const RotateArgs& rotate, const AttentionArgs& args) {
-  return attention_decode_serves(traits, args) && args.handover && rotate.rows == args.rows &&
-         rotate.row_count == args.row_count && rotate.head_count == args.head_count &&
-         rotate.q.address() == args.q.address() && rotate.q.address() != args.out.address() &&
-         rotate.cache == args.cache && rotate.table.address() % sizeof(float2) == 0 &&
-         rows_at_once(args) == args.row_count;
-}
-
-bool attention_decode_prepares(const DeviceTraits& traits, const AttentionArgs& args, const MatmulArgs& product) {
-  const int width = args.head_count * args.cache.head_dim;
-  return attention_decode_serves(traits, args) && args.handover && args.cache.head_dim % kBlockWidth == 0 &&
-         width % kTileWidth == 0 && product.input.address() == args.out.address() && !product.norm_weight &&
-         product.row_count == args.row_count && product.input_stride == width &&
-         product.outputs[0].matrix.cols == width && product.scratch.address() == args.scratch.address() &&
-         matmul_rows_serves(traits, product);
-}
-
 void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args,
                              const AttentionNeighbours& neighbours) {
   DecodePlan plan = {};
@@ -337,14 +392,11 @@ void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& ar
   const int bytes = choice.group_bytes(args.cache.head_dim);
   plan.groups = fitting_groups(target.traits, bytes);
   GENAI_EXPECT(plan.groups > 0, "attention does not fit");
-  plan.reads_early = neighbours.reads_early;
-  if (neighbours.rotate != nullptr) plan.rotation = rotation_plan(*neighbours.rotate);
-  if (args.handover)
-    plan.finish.counters =
-        GridCounters::at(HandoverMemory{reinterpret_cast<unsigned char*>(args.handover.address())}.counters());
-  AttentionArgs behind = args;  // the prepared input, where the product looks for it
+  plan.reads_early = neighbours.reads_early && rows_at_once(args) == args.row_count;
+  RowsInput prepared = {};
+  AttentionArgs behind = args;
   if (neighbours.prepares) {
-    plan.finish.prepared = {reinterpret_cast<unsigned char*>(args.scratch.address()), rows_columns(args.row_count)};
+    prepared = {reinterpret_cast<unsigned char*>(args.scratch.address()), rows_columns(args.row_count)};
     behind.scratch = args.scratch.byte_offset(prepared_bytes(args.row_count, args.head_count * args.cache.head_dim));
   }
   for_each_row_group(behind, [&](const SplitScratch& scratch) {
@@ -354,8 +406,7 @@ void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& ar
                   {dim3(static_cast<unsigned>(target.traits.sm_count)),
                    dim3(static_cast<unsigned>(plan.groups * kGroupThreads)), static_cast<std::size_t>(shared_bytes)},
                   target, behind, plan, scratch);
-    if (!args.handover) launch_attention_merge(target, behind, scratch);
-    plan.reads_early = false;
+    launch_attention_merge(target, behind, scratch, prepared);
   });
 }
 

@@ -5,6 +5,7 @@
 //          never meet. For calls without memory by which the blocks of attention could merge by themselves.
 // Bound    latency: eight cycles a chunk; scratch is read from the cache that it was written to a moment ago.
 // Twin     engine/host: attention (engine/README.md, "Attention").
+#include "cuda/kernels/attention_finish.cuh"
 #include "cuda/kernels/attention_merge_item.cuh"
 
 namespace genai::cuda {
@@ -29,29 +30,34 @@ struct ManyItems {
 };
 
 template <class Size>
-__device__ __forceinline__ void merge_and_store(const AttentionArgs& args, const SplitScratch& scratch, int index,
-                                                float4* weights) {
+__device__ __forceinline__ void merge_and_store(const AttentionArgs& args, const SplitScratch& scratch,
+                                                const RowsInput& prepared, int index, float4* weights) {
   const MergeItem item = merge_item_at(scratch, args.head_count, index);
   const std::int64_t m = scratch.first_row + item.row;
+  const int first_dim = item.slice * kSliceDims;
+  const int dim = first_dim + static_cast<int>(threadIdx.x) % kWarpLanes;
+  const std::int64_t head = (m * args.head_count + item.head) * args.cache.head_dim;
+  const bool exists = dim < args.cache.head_dim;
   const float out = merge_item<Size>(scratch, args.head_count, item, weights, scratch.chunk_capacity,
                                      [&] { return chunk_span(raw(args.rows)[m].position, args.window).count; });
-  const int dim = item.slice * kSliceDims + static_cast<int>(threadIdx.x) % kWarpLanes;
-  if (dim < args.cache.head_dim) raw(args.out)[(m * args.head_count + item.head) * args.cache.head_dim + dim] = out;
+  if (exists) raw(args.out)[head + dim] = out;
+  if (prepared.chunks != nullptr)
+    prepare_block(prepared, static_cast<int>(m), item.head * args.cache.head_dim + first_dim, out);
 }
 
 template <class Size>
 __global__ void __maxnreg__(Size::kMaxRegisters)
     attention_merge_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ SplitScratch scratch,
-                           int item_count) {
+                           const __grid_constant__ RowsInput prepared, int item_count) {
   __shared__ float4 weights[kWarps][group_chunks<Size>()];
   start_in_order();
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   int item = static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x);
   if constexpr (Size::kLone) {
     for (; item < item_count; item += kWarps * static_cast<int>(gridDim.x))
-      merge_and_store<Size>(args, scratch, item, weights[warp]);
+      merge_and_store<Size>(args, scratch, prepared, item, weights[warp]);
   } else {
-    if (item < item_count) merge_and_store<Size>(args, scratch, item, weights[warp]);
+    if (item < item_count) merge_and_store<Size>(args, scratch, prepared, item, weights[warp]);
   }
 }
 
@@ -76,17 +82,18 @@ void prepare_attention_merge(const DeviceTraits& traits) {
                                   padding_bytes(traits)));
 }
 
-void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch) {
+void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch,
+                            const RowsInput& prepared) {
   const int items = scratch.row_count * args.head_count * scratch.slice_count;
   const int padding = padding_bytes(target.traits);
   if (padding > 0 && (scratch.row_count == 1 || items <= target.traits.sm_count * kWarps))
     return launch_kernel("attention_merge_kernel", attention_merge_kernel<FewItems>,
                          {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kWarps * kWarpLanes),
                           static_cast<std::size_t>(padding)},
-                         target, args, scratch, items);
+                         target, args, scratch, prepared, items);
   launch_kernel("attention_merge_kernel", attention_merge_kernel<ManyItems>,
                 {dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), dim3(kWarps * kWarpLanes)}, target, args,
-                scratch, items);
+                scratch, prepared, items);
 }
 
 }  // namespace genai::cuda

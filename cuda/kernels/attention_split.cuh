@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/cache.cuh"
+#include "cuda/kernels/rows_input.cuh"
 #include "cuda/launch.h"
 
 namespace genai::cuda {
@@ -146,6 +147,10 @@ void for_each_row_group(const AttentionArgs& args, const Launch& launch) {
   }
 }
 
-void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch);
+// `prepared` also gets the output, as the product that reads it wants it; chunks null: there is none.
+void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch,
+                            const RowsInput& prepared);
+void launch_attention_merge_rows(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch,
+                                 const RowsInput& prepared);
 
 }  // namespace genai::cuda
