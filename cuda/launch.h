@@ -157,6 +157,7 @@ void launch_attention_plain(const LaunchTarget& target, const AttentionArgs& arg
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args);
 void prepare_attention_decode(const DeviceTraits& traits);
 void prepare_attention_merge(const DeviceTraits& traits);
+// With room for the input of a product behind it.
 std::size_t attention_decode_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
 // What a launch knows of the calls around it.
 struct AttentionNeighbours {

@@ -1,9 +1,11 @@
 #include "cuda/row_calls.h"
 
+#include <algorithm>
+
 namespace genai::cuda {
 namespace {
 
-// Whether the last kernel of the call is such as NOTE [Early reads] (launch.h) says.
+// Whether the last kernel of the call is such a product as NOTE [Early reads] (launch.h) speaks of.
 bool waits_before_the_next(const DeviceTraits& traits, const RowCall& call) {
   const MatmulArgs* product = std::get_if<MatmulArgs>(&call);
   if (product == nullptr || traits.wide_products != WideProducts::by_cost || !matmul_rows_serves(traits, *product))
@@ -34,10 +36,8 @@ void RowCalls::launch_programs(const LaunchTarget& target) {
 void RowCalls::launch_in_turn(const LaunchTarget& target, std::size_t first, std::size_t end) {
   while (first < end) {
     const std::size_t next = launch_attention(target, first, end);
-    if (next == first)
-      std::visit([&](const auto& args) { launch_call(target, args); }, calls_[first++]);
-    else
-      first = next;
+    if (next == first) std::visit([&](const auto& args) { launch_call(target, args); }, calls_[first]);
+    first = std::max(next, first + 1);
   }
 }
 

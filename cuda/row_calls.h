@@ -1,7 +1,7 @@
 // row_calls.h - calls of one row, or of the same few rows, that a stream has been given but not yet launched, so that
-// one kernel may serve several that follow each other: of one row a whole step (NOTE [Program] in
-// cuda/kernels/program.cuh), of up to 16 the rotation and the attention, which also leaves the next product its input
-// prepared. Launched when anything else is enqueued on the stream.
+// what follows each other is known: of one row, one kernel may serve a whole step (NOTE [Program] in
+// cuda/kernels/program.cuh); of up to 16, attention reads ahead and prepares the next product's input. Launched when
+// anything else is enqueued on the stream.
 #pragma once
 #include <vector>
 
@@ -21,10 +21,12 @@ class RowCalls final : public PendingWork {
   void enqueue(cudaStream_t stream) override;
 
  private:
-  // Calls first .. end - 1, in programs where enough calls come together.
+  // In programs where enough calls come together.
   void launch_programs(const LaunchTarget& target);
+  // Calls first .. end - 1, one by one.
   void launch_in_turn(const LaunchTarget& target, std::size_t first, std::size_t end);
-  // An attention, with the rotation ahead of it or null, and what comes before and behind; the call behind them.
+  // A rotation, the attention behind it, and the product behind that where its input comes prepared. Returns the first
+  // call that is left.
   std::size_t launch_attention(const LaunchTarget& target, std::size_t first, std::size_t end);
 
   const DeviceTraits& traits_;

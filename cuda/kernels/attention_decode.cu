@@ -246,24 +246,21 @@ __global__ void __maxnreg__(kMaxRegisters)
 
   int left = end - index;  // items of the block from this one on
   Item item = item_at(rows, index);
-  bool asks_values = leads;
-  if (leads && plan.reads_early && !launch.has_new_position(item)) {
-    launch.request_keys(item, shared);
-    launch.request_values(item, shared);
-    asks_values = false;
-  }
+  const bool early = plan.reads_early && leads && !launch.has_new_position(item);
+  if (early) launch.request_keys(item, shared);
   wait_for_previous_grid();
   if (leads) {
-    if (asks_values) launch.request_keys(item, shared);
+    if (!early) launch.request_keys(item, shared);
     launch.request_queries(item, shared);
   }
-  unsigned queries_parity = 0;
+  bool first = true;
   bool begins_unit = true;
+  unsigned queries_parity = 0;
   for (unsigned parity = 0;; parity ^= 1u) {
     left -= plan.groups;
     wait_phase(shared.keys_full(), parity);
-    if (asks_values) launch.request_values(item, shared);  // keys of all groups come before any values
-    asks_values = false;
+    if (leads && first) launch.request_values(item, shared);  // keys of all groups come before any values
+    first = false;
     if (begins_unit) {
       wait_phase(shared.queries_full(), queries_parity);
       queries_parity ^= 1u;

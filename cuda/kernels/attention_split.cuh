@@ -107,7 +107,7 @@ struct SplitScratch {
   }
 };
 
-// Rows of one launch; what they leave behind takes no more than the budget, unless one row alone does.
+// Rows of one launch, at most; what they leave behind takes no more than the budget, unless one row alone does.
 inline constexpr int kMaxSplitRows = 32;
 inline constexpr std::int64_t kScratchBudgetBytes = std::int64_t{64} << 20;
 
@@ -150,7 +150,5 @@ void for_each_row_group(const AttentionArgs& args, const Launch& launch) {
 // `prepared` also gets the output, as the product that reads it wants it; chunks null: there is none.
 void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch,
                             const RowsInput& prepared);
-void launch_attention_merge_rows(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch,
-                                 const RowsInput& prepared);
 
 }  // namespace genai::cuda

@@ -46,7 +46,7 @@ struct RingShape {
 // The blocks of a product prepare its input among themselves: a block takes chunks of one row, writes them to scratch,
 // and counts up. Whoever wants the input waits until all have; the last block that has waited sets the counters back to
 // zero for the next kernel. Blocks start in the order of their numbers, and one that prepares waits for no other, so
-// there is always somebody to wait for.
+// there is always somebody to wait for. Attention leaves the product behind it an input that is prepared already.
 struct RowsCounters {
   unsigned* prepared;  // null: the input has been prepared
   unsigned* seen;
@@ -146,7 +146,7 @@ struct RowsRing {
   }
 };
 
-// NOTE [Early reads]
+// NOTE [Early reads] (launch.h).
 __device__ __forceinline__ void wait_then_allow_next_grid() {
   wait_for_previous_grid();
   allow_next_grid();
