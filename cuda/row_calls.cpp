@@ -15,6 +15,12 @@ bool waits_before_the_next(const DeviceTraits& traits, const RowCall& call) {
   return false;
 }
 
+// Null where the call is none of these, or not there.
+template <class Args>
+const Args* call_at(const std::vector<RowCall>& calls, std::size_t index, std::size_t end) {
+  return index < end ? std::get_if<Args>(&calls[index]) : nullptr;
+}
+
 }  // namespace
 
 void RowCalls::enqueue(cudaStream_t stream) {
@@ -42,19 +48,14 @@ void RowCalls::launch_in_turn(const LaunchTarget& target, std::size_t first, std
 }
 
 std::size_t RowCalls::launch_attention(const LaunchTarget& target, std::size_t first, std::size_t end) {
-  const auto call = [&]<class Args>(std::size_t index, const Args*& args) {
-    args = index < end ? std::get_if<Args>(&calls_[index]) : nullptr;
-    return args != nullptr;
-  };
-  const RotateArgs* rotate;
-  const AttentionArgs* attention;
-  const MatmulArgs* product;
-  if (!call(first, rotate) || !call(first + 1, attention) || !attention_decode_serves(traits_, *attention))
-    return first;
+  const RotateArgs* rotate = call_at<RotateArgs>(calls_, first, end);
+  const AttentionArgs* attention = call_at<AttentionArgs>(calls_, first + 1, end);
+  const MatmulArgs* product = call_at<MatmulArgs>(calls_, first + 2, end);
+  if (rotate == nullptr || attention == nullptr || !attention_decode_serves(traits_, *attention)) return first;
   AttentionNeighbours neighbours = {};
   neighbours.reads_early = first > 0 && waits_before_the_next(traits_, calls_[first - 1]) &&
                            rotate->rows == attention->rows && rotate->row_count == attention->row_count;
-  neighbours.prepares = traits_.wide_products == WideProducts::by_cost && call(first + 2, product) &&
+  neighbours.prepares = traits_.wide_products == WideProducts::by_cost && product != nullptr &&
                         attention_decode_prepares(traits_, *attention, *product);
   launch_rotate(target, *rotate, neighbours.reads_early);
   launch_attention_decode(target, *attention, neighbours);
