@@ -61,6 +61,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   if (traits_.compute_capability < 90) return;
   prepare_matmul_row(traits_);
   prepare_row_program(traits_);
+  prepare_rows_program(traits_);
   prepare_matmul_rows(traits_);
   prepare_matmul_tiles(traits_);
   traits_.has_half_tiles = prepare_matmul_half_tiles();
@@ -91,7 +92,7 @@ void CudaKernels::matmul(Stream& stream, const MatmulArgs& args) {
   for (int index = 0; index < args.output_count; ++index)
     GENAI_EXPECT(args.outputs[index].matrix.cols == args.outputs[0].matrix.cols, "outputs read inputs of one width");
   if (args.row_count == 0) return;
-  if (args.handover && args.row_count == 1) return gather(stream, args);
+  if (args.handover && args.row_count <= kMaxChainRows) return gather(stream, args);
   launch_call(target_of(stream, traits_), args);
 }
 

@@ -360,7 +360,8 @@ TEST_CASE("a captured CUDA pass computes what the same calls compute eagerly", "
     stream.begin_capture();
     enqueue();
     const std::unique_ptr<Graph> graph = stream.end_capture();
-    REQUIRE(graph->node_count() >= kProducts);
+    const bool in_chains = args.handover && row_count <= 8;
+    REQUIRE(graph->node_count() >= (in_chains ? kProducts / 4 : kProducts));
     stream.launch(*graph);
     INFO(row_count << " rows");
     CHECK(first_difference(eager, buffers.get(first, std::int64_t{row_count} * kWidth)) == -1);

@@ -1,0 +1,401 @@
+// rows_program.cu - a chain of products of quantised matrices with 2 to 8 rows of activations by one kernel
+// (NOTE [Rows program] in rows_program.cuh).   Y = W norm(X), and Y is the next X
+// Shapes   as those of matmul_rows.cu, for inputs that shared memory holds whole. sm_90.
+// Mapping  one block a multiprocessor, of two halves of eight warps. A half takes its strips four at a time, as two
+//          pairs, and walks K in chunks of eight tiles: warp w has tile w of each (rows_product.cuh).
+// Bound    memory: the packed bytes of all matrices, once. Between two products: latency.
+// Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+
+#include "cuda/kernels/rows_finish.cuh"
+#include "cuda/kernels/rows_product.cuh"
+#include "cuda/kernels/rows_program.cuh"
+#include "cuda/kernels/rows_program_finish.cuh"
+#include "cuda/kernels/rows_program_input.cuh"
+#include "cuda/launch.h"
+#include "engine/error.h"
+
+namespace genai::cuda {
+namespace {
+
+constexpr int kMaxRegisters = 112;
+constexpr int kWindowBytes = 28 * 1024;  // of a ring on their way at once
+constexpr int kFewestSlots = 2;          // of a ring
+constexpr int kEnoughSlots = 4;          // rather than room for partials
+constexpr int kMaxSlots = 12;
+constexpr int kBlockBarrier = 15;  // of all that compute
+constexpr int kExchangeOutputs = 128;
+constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
+
+template <DType kType>
+__device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
+                                              RowsRing& ring, unsigned* words, unsigned char* shared,
+                                              const HalfThread& own) {
+  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
+  const RowsSlices& slices = program.slices;
+  const StreamOutput& output = step.shape.outputs[share.output];
+  const ColumnPlaces<1> places(
+      slices.columns, own.lane, [&](int m) { return slices.quant_offset(0, m); },
+      [&](int m) { return slices.scales() + slices.scale_offset(0, m); });
+  float* exchange = reinterpret_cast<float*>(shared + program.exchange + own.half * program.exchange_bytes);
+#pragma unroll 1
+  for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
+    const RowsPass pass = {strip, min(share.pass_strips, share.end - strip)};
+    const PassOutput request = request_output(program, step, output, pass, words, own);
+    PairPartials<1> partials[kPassPairs] = {};
+    const unsigned char* slice = shared + own.warp * slices.bytes();
+#pragma unroll 1
+    for (int left = step.shape.tile_count; left > 0; left -= kChunkTiles) {
+#pragma unroll
+      for (int pair = 0; pair < kPassPairs; ++pair) {
+        if (2 * pair >= pass.strips) break;
+        const TileBytes* stage = ring.wait_full() + own.warp * kTileBytes;
+        if (own.warp < left) {
+          TilePair<kType> tiles;
+          // Of a lone strip the lower neighbour is noise, what lay there before, and is not stored.
+          tiles.load(stage, own.lane);
+          accumulate_tiles<kType, 1>(tiles, slices, slice, places, partials[pair]);
+        }
+        __syncwarp();
+        ring.release(own.lane);
+      }
+      slice += kChunkTiles * slices.bytes();
+    }
+    finish_pass(program, step, output, pass, request, words, own, exchange, partials);
+  }
+}
+
+// Asks for the weights of a half's share, by one thread.
+template <DType kType>
+__device__ __forceinline__ void feed_share(const RowsStep& step, const RowsShare& share, int window, RowsRing& ring,
+                                           RowsRing& arriving, int& ahead) {
+  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
+  const int strip_bytes = step.shape.tile_count * kTileBytes;
+  const std::uint64_t policy = read_once_policy();
+#pragma unroll 1
+  for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
+    const int strips = min(share.pass_strips, share.end - strip);
+    const TileBytes* source = step.shape.outputs[share.output].weights + static_cast<std::int64_t>(strip) * strip_bytes;
+#pragma unroll 1
+    for (int left = step.shape.tile_count; left > 0; left -= kChunkTiles) {
+      const unsigned bytes = static_cast<unsigned>(min(left, kChunkTiles) * kTileBytes);
+#pragma unroll 1
+      for (int first = 0; first < strips; first += 2) {
+        const bool both = first + 1 < strips;
+        if (ahead == window) {
+          arriving.wait_full();
+          arriving.advance();
+        } else {
+          ++ahead;
+        }
+        unsigned char* slot = ring.wait_empty(both ? 2 * bytes : bytes);
+        const TileBytes* upper = source + first * strip_bytes;
+        bulk_load(slot, upper, bytes, ring.full(), policy);
+        if (both) bulk_load(slot + kChunkTiles * kTileBytes, upper + strip_bytes, bytes, ring.full(), policy);
+        ring.advance();
+      }
+      source += kChunkTiles * kTileBytes;
+    }
+  }
+}
+
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void feed_program(const RowsProgram& program, int half, unsigned char* shared) {
+  const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
+  RowsRing ring = {program.rings[half], shared};
+  RowsRing arriving = ring;
+  int ahead = 0;
+#pragma unroll 1
+  for (int index = 0; index < program.step_count; ++index) {
+    const RowsStep& step = program.steps[index];
+    const RowsShare share = shares[index * kHalves + half];
+    if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
+      feed_share<kSecond>(step, share, program.window, ring, arriving, ahead);
+    else
+      feed_share<kFirst>(step, share, program.window, ring, arriving, ahead);
+  }
+}
+
+// The block's part of the words of the last launch, which are those of the next.
+__device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsigned launch, const HalfThread& own) {
+  constexpr int kThreads = kHalves * kRowsThreads;
+  uint4* others = reinterpret_cast<uint4*>(handover.words(launch + 1));
+#pragma unroll 2
+  for (int i = static_cast<int>(blockIdx.x) * kThreads + own.half * kRowsThreads + own.thread;
+       i < HandoverMemory::kRegionWords / 4; i += static_cast<int>(gridDim.x) * kThreads)
+    others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
+}
+
+template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned launch, unsigned char* shared,
+                                                const HalfThread& own) {
+  const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
+  unsigned* words = program.handover.words(launch);
+  RowsRing ring = {program.rings[own.half], shared};
+#pragma unroll 1
+  for (int index = 0; index < program.step_count; ++index) {
+    const RowsStep& step = program.steps[index];
+    const RowsShare share = shares[index * kHalves + own.half];
+    prepare_step(program, step, words, own,
+                 reinterpret_cast<float*>(shared + program.exchange + own.half * program.exchange_bytes));
+    if (index == 0) clear_words(program.handover, launch, own);
+    take_slices(program, step, words, own, shared);
+    if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
+      compute_share<kSecond>(program, step, share, ring, words, shared, own);
+    else
+      compute_share<kFirst>(program, step, share, ring, words, shared, own);
+  }
+}
+
+template <DType kFirst, DType kSecond>
+__global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_constant__ RowsProgram program) {
+  extern __shared__ __align__(128) unsigned char dynamic_shared[];
+  allow_next_grid();
+  unsigned char* shared = keep_shared(dynamic_shared);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int slot_count = program.rings[0].slot_count;
+  if (thread < kHalves * slot_count) {
+    SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.rings[0].barriers) + 2 * thread;
+    init_barrier(barriers, 1);
+    init_barrier(barriers + 1, kRowsWarps);
+    publish_barriers();
+  }
+  if (const int index = thread - kWarpLanes * 2; index >= 0 && index < kHalves * program.step_count) {
+    const RowsStep& step = program.steps[index / kHalves];
+    const int own = kHalves * static_cast<int>(blockIdx.x) + index % kHalves;
+    reinterpret_cast<RowsShare*>(shared + program.shares)[index] = rows_share(step.shape, step.division, own);
+  }
+  __syncthreads();
+  if (thread >= kHalves * kRowsThreads) {
+    if (thread % kWarpLanes == 0)
+      feed_program<kFirst, kSecond>(program, (thread - kHalves * kRowsThreads) / kWarpLanes, shared);
+    return;
+  }
+  const HalfThread own;
+  wait_for_previous_grid();
+  const unsigned launch = program.handover.launches()[blockIdx.x];
+  compute_program<kFirst, kSecond>(program, launch, shared, own);
+  named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
+  // Also for blocks that other launches have.
+  const int block = static_cast<int>(blockIdx.x) + thread * static_cast<int>(gridDim.x);
+  if (block < HandoverMemory::kMaxBlocks) program.handover.launches()[block] = launch + 1;
+}
+
+using RowsProgramKernel = void (*)(RowsProgram);
+
+struct RowsProgramChoice {
+  DType first;
+  DType second;
+  RowsProgramKernel kernel;
+
+  bool reads(const MatmulArgs& args) const {
+    return std::all_of(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
+      return output.matrix.dtype == first || output.matrix.dtype == second;
+    });
+  }
+};
+
+template <DType kFirst, DType kSecond>
+constexpr RowsProgramChoice program_choice() {
+  return {kFirst, kSecond, rows_program_kernel<kFirst, kSecond>};
+}
+
+// What quantisers write: one type, and the output matrix or half of some matrices in Q6_K.
+constexpr RowsProgramChoice kChoices[] = {
+    program_choice<DType::Q4_0, DType::Q6_K>(),
+    program_choice<DType::Q4_1, DType::Q6_K>(),
+    program_choice<DType::Q4_K, DType::Q6_K>(),
+    program_choice<DType::Q8_0, DType::Q8_0>(),
+};
+
+bool overlap(std::uint64_t first, std::int64_t first_bytes, std::uint64_t second, std::int64_t second_bytes) {
+  return first < second + static_cast<std::uint64_t>(second_bytes) &&
+         second < first + static_cast<std::uint64_t>(first_bytes);
+}
+
+std::int64_t output_bytes(const MatmulArgs& args, const MatmulOutput& output) {
+  return 4 * (std::int64_t{output.out_stride} * (args.row_count - 1) + output_width(output, args.epilogue));
+}
+
+// Makes a chain of calls.
+class ChainBuilder {
+ public:
+  explicit ChainBuilder(const DeviceTraits& traits) : traits_(&traits) {}
+
+  // False where the call cannot follow those before; the chain is then as it was. The call must outlive the chain.
+  bool add(const MatmulArgs& args);
+  void finish();
+  const RowsProgram& program() const { return program_; }
+  RowsProgramKernel kernel() const { return choice_->kernel; }
+  std::size_t shared_bytes() const { return static_cast<std::size_t>(shared_bytes_); }
+
+ private:
+  std::optional<int> step_before(const MatmulArgs& args) const;
+  bool reads_earlier(const RowsProgramChoice& choice) const {
+    return std::all_of(calls_.begin(), calls_.begin() + program_.step_count,
+                       [&](const MatmulArgs* args) { return choice.reads(*args); });
+  }
+  bool lay_out();
+  int sum_units() const { return has_minimum(choice_->first) || has_minimum(choice_->second) ? 1 : 0; }
+  int take_words(std::int64_t count) {
+    const int first = used_words_;
+    used_words_ += static_cast<int>((count + 3) / 4 * 4);
+    return first;
+  }
+
+  const DeviceTraits* traits_;
+  std::array<const MatmulArgs*, kMaxRowsSteps> calls_ = {};
+  const RowsProgramChoice* choice_ = kChoices;
+  RowsProgram program_ = {};
+  int used_words_ = 0;
+  int most_tiles_ = 0;
+  int most_tile_bytes_ = 0;
+  int shared_bytes_ = 0;
+};
+
+bool ChainBuilder::lay_out() {
+  const int columns = rows_columns(program_.row_count);
+  program_.slices = {columns, (9 + sum_units()) * columns};
+  program_.exchange = most_tiles_ * program_.slices.bytes();
+  const int strip_outputs = kStripRows * columns;
+  const int room = traits_->shared_bytes_per_block;
+  const int shares_bytes = kHalves * kMaxRowsSteps * static_cast<int>(sizeof(RowsShare));
+  RingShape& first = program_.rings[0];
+  first.slot_bytes = 2 * kChunkTiles * most_tile_bytes_;
+  for (program_.round_strips = std::min(kExchangeOutputs / strip_outputs, 2 * kPassPairs); program_.round_strips > 0;
+       program_.round_strips /= 2) {
+    program_.exchange_bytes = std::max(program_.round_strips * strip_outputs * kExchangeStride, kPrepareThreads) * 4;
+    first.slots = program_.exchange + kHalves * program_.exchange_bytes;
+    first.slot_count =
+        std::min((room - first.slots - shares_bytes) / (kHalves * (first.slot_bytes + kSlotBarriers)), kMaxSlots);
+    if (first.slot_count >= kEnoughSlots) break;
+  }
+  if (program_.round_strips == 0) program_.round_strips = 1;
+  if (first.slot_count < kFewestSlots) return false;
+  first.barriers = first.slots + kHalves * first.slot_count * first.slot_bytes;
+  program_.rings[1] = first;
+  program_.rings[1].slots += first.slot_count * first.slot_bytes;
+  program_.rings[1].barriers += first.slot_count * kSlotBarriers;
+  program_.shares = first.barriers + kHalves * first.slot_count * kSlotBarriers;
+  program_.window = std::clamp(kWindowBytes / first.slot_bytes, 2, first.slot_count);
+  shared_bytes_ = program_.shares + shares_bytes;
+  return true;
+}
+
+// The index of the last step that wrote what the output is added to; negative: none did. Nothing where an output lies
+// otherwise across what the chain has written.
+std::optional<int> ChainBuilder::step_before(const MatmulArgs& args) const {
+  int before = -1;
+  for (int i = 0; i < program_.step_count; ++i) {
+    const MatmulArgs& earlier = *calls_[i];
+    for (int own = 0; own < args.output_count; ++own) {
+      const MatmulOutput& output = args.outputs[own];
+      const MatmulOutput& other = earlier.outputs[0];
+      if (!overlap(output.out.address(), output_bytes(args, output), other.out.address(), output_bytes(earlier, other)))
+        continue;
+      if (args.epilogue != Epilogue::add || output.out.address() != other.out.address() ||
+          output.out_stride != other.out_stride ||
+          output_width(output, args.epilogue) != output_width(other, earlier.epilogue))
+        return std::nullopt;
+      before = i;
+    }
+  }
+  return before;
+}
+
+bool ChainBuilder::add(const MatmulArgs& args) {
+  const int count = program_.step_count;
+  const MatmulOutput& first = args.outputs[0];
+  const int cols = first.matrix.cols;
+  if (count == kMaxRowsSteps || args.row_count < 2 || args.row_count > kMaxProgramRows || !args.handover) return false;
+  if (args.epilogue == Epilogue::add && args.output_count != 1) return false;
+  for (int i = 0; i < args.output_count; ++i)
+    if (args.outputs[i].matrix.rows == 0) return false;
+  if (count > 0) {
+    const MatmulArgs& last = *calls_[count - 1];
+    if (last.output_count != 1 || args.row_count != last.row_count || cols % 4 != 0 ||
+        args.handover.address() != last.handover.address() || args.input.address() != last.outputs[0].out.address() ||
+        args.input_stride != last.outputs[0].out_stride || cols != output_width(last.outputs[0], last.epilogue))
+      return false;
+  }
+  const std::optional<int> before = step_before(args);
+  if (!before) return false;
+
+  const ChainBuilder unchanged = *this;
+  const auto give_up = [&] {
+    *this = unchanged;
+    return false;
+  };
+  while (choice_ != std::end(kChoices) && !(choice_->reads(args) && reads_earlier(*choice_))) ++choice_;
+  if (choice_ == std::end(kChoices)) return give_up();
+  program_.row_count = args.row_count;
+  program_.handover.base = reinterpret_cast<unsigned char*>(args.handover.address());
+  RowsStep& step = program_.steps[count];
+  step.shape.output_count = args.output_count;
+  step.shape.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
+  most_tiles_ = std::max(most_tiles_, step.shape.tile_count);
+  for (int i = 0; i < args.output_count; ++i)
+    most_tile_bytes_ = std::max(most_tile_bytes_, tile_layout(args.outputs[i].matrix.dtype).tile_bytes);
+  if (!lay_out()) return give_up();
+
+  step.source = rows_source(args);
+  step.words = {-1, 0, -1, -1};
+  step.stores = true;
+  step.epilogue = args.epilogue;
+  step.soft_cap = args.soft_cap;
+  step.division.pass_strips = 2 * kPassPairs;
+  if (count > 0) {
+    RowsStep& last = program_.steps[count - 1];
+    last.words.output = take_words(std::int64_t{args.row_count} * cols);
+    step.words.source = last.words.output;
+  }
+  if (*before >= 0) {
+    RowsStep& earlier = program_.steps[*before];
+    step.words.before = earlier.words.output;
+    earlier.stores = false;
+  }
+  step.words.input = take_words(std::int64_t{step.shape.tile_count} * 4 * 10 * rows_columns(args.row_count));
+  if (used_words_ > HandoverMemory::kRegionWords) return give_up();
+  calls_[count] = &args;
+  ++program_.step_count;
+  return true;
+}
+
+// Weights and shares, once it is known which kernel reads them.
+void ChainBuilder::finish() {
+  for (int index = 0; index < program_.step_count; ++index) {
+    const MatmulArgs& args = *calls_[index];
+    RowsStep& step = program_.steps[index];
+    for (int i = 0; i < args.output_count; ++i) step.shape.outputs[i] = stream_output(args.outputs[i], choice_->second);
+    divide_rows(step.shape, args.outputs, kHalves * traits_->sm_count, &step.division);
+  }
+}
+
+}  // namespace
+
+void prepare_rows_program(const DeviceTraits& traits) {
+  for (const RowsProgramChoice& choice : kChoices)
+    CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    traits.shared_bytes_per_block));
+}
+
+ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
+  if (target.traits.compute_capability < 90 || target.traits.wide_products != WideProducts::by_cost) return {1, false};
+  ChainBuilder chain(target.traits);
+  std::size_t count = 0;
+  for (; count < call_count; ++count) {
+    const MatmulArgs* const args = std::get_if<MatmulArgs>(calls + count);
+    if (args == nullptr || !chain.add(*args)) break;
+  }
+  if (count < 2 || target.traits.sm_count > HandoverMemory::kMaxBlocks) return {1, false};
+  chain.finish();
+  launch_kernel("rows_program_kernel", chain.kernel(),
+                {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kRowsProgramThreads), chain.shared_bytes()},
+                target, chain.program());
+  return {count, true};
+}
+
+}  // namespace genai::cuda
