@@ -21,7 +21,7 @@
 namespace genai::cuda {
 namespace {
 
-constexpr int kMaxRegisters = 112;
+constexpr int kMaxRegisters = 96;  // of 18 warps a quarter of a multiprocessor has five
 constexpr int kWindowBytes = 28 * 1024;  // of a ring on their way at once
 constexpr int kFewestSlots = 2;          // of a ring
 constexpr int kEnoughSlots = 4;          // rather than room for partials
@@ -40,11 +40,16 @@ __device__ __forceinline__ void compute_share(const RowsProgram& program, const 
   const ColumnPlaces<1> places(
       slices.columns, own.lane, [&](int m) { return slices.quant_offset(0, m); },
       [&](int m) { return slices.scales() + slices.scale_offset(0, m); });
-  float* exchange = reinterpret_cast<float*>(shared + program.exchange + own.half * program.exchange_bytes);
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
     const RowsPass pass = {strip, min(share.pass_strips, share.end - strip)};
-    const PassOutput request = request_output(program, step, output, pass, words, own);
+    unsigned before;
+    {
+      const RowsPlace place = own_place(program, output, pass, own);
+      before = request_before(step, output, place, words);
+      if (output.bias != nullptr && place.valid)
+        request_4_bytes(shared + program.biases + threadIdx.x * 4, output.bias + place.row);
+    }
     PairPartials<1> partials[kPassPairs] = {};
     const unsigned char* slice = shared + own.warp * slices.bytes();
 #pragma unroll 1
@@ -64,7 +69,9 @@ __device__ __forceinline__ void compute_share(const RowsProgram& program, const 
       }
       slice += kChunkTiles * slices.bytes();
     }
-    finish_pass(program, step, output, pass, request, words, own, exchange, partials);
+    finish_pass(program, step, output, pass, before,
+                reinterpret_cast<const float*>(shared + program.biases) + own.half() * kRowsThreads, words, own,
+                reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes), partials);
   }
 }
 
@@ -124,7 +131,7 @@ __device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsi
   constexpr int kThreads = kHalves * kRowsThreads;
   uint4* others = reinterpret_cast<uint4*>(handover.words(launch + 1));
 #pragma unroll 2
-  for (int i = static_cast<int>(blockIdx.x) * kThreads + own.half * kRowsThreads + own.thread;
+  for (int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
        i < HandoverMemory::kRegionWords / 4; i += static_cast<int>(gridDim.x) * kThreads)
     others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
 }
@@ -134,13 +141,13 @@ __device__ __forceinline__ void compute_program(const RowsProgram& program, unsi
                                                 const HalfThread& own) {
   const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
   unsigned* words = program.handover.words(launch);
-  RowsRing ring = {program.rings[own.half], shared};
+  RowsRing ring = {program.rings[own.half()], shared};
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
     const RowsStep& step = program.steps[index];
-    const RowsShare share = shares[index * kHalves + own.half];
+    const RowsShare share = shares[index * kHalves + own.half()];
     prepare_step(program, step, words, own,
-                 reinterpret_cast<float*>(shared + program.exchange + own.half * program.exchange_bytes));
+                 reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes));
     if (index == 0) clear_words(program.handover, launch, own);
     take_slices(program, step, words, own, shared);
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
@@ -268,7 +275,8 @@ bool ChainBuilder::lay_out() {
   for (program_.round_strips = std::min(kExchangeOutputs / strip_outputs, 2 * kPassPairs); program_.round_strips > 0;
        program_.round_strips /= 2) {
     program_.exchange_bytes = std::max(program_.round_strips * strip_outputs * kExchangeStride, kPrepareThreads) * 4;
-    first.slots = program_.exchange + kHalves * program_.exchange_bytes;
+    program_.biases = program_.exchange + kHalves * program_.exchange_bytes;
+    first.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
     first.slot_count =
         std::min((room - first.slots - shares_bytes) / (kHalves * (first.slot_bytes + kSlotBarriers)), kMaxSlots);
     if (first.slot_count >= kEnoughSlots) break;

@@ -75,6 +75,7 @@ struct RowsProgram {
   int window;                // stages of a ring on their way at once
   int exchange;              // offsets in shared memory: where a half's partials meet, twice
   int exchange_bytes;
+  int biases;  // a thread's
   int shares;  // [step][half]
   int round_strips;
   int row_count;
@@ -84,18 +85,16 @@ struct RowsProgram {
 
 // A thread of a half that computes.
 struct HalfThread {
-  int half;
-  int thread;
-  int warp;
+  int warp;  // of the half
   int lane;
 
   __device__ __forceinline__ HalfThread()
-      : half(keep(static_cast<int>(threadIdx.x) / kRowsThreads)),
-        thread(keep(static_cast<int>(threadIdx.x) % kRowsThreads)),
-        warp(keep(thread / kWarpLanes)),
-        lane(keep(thread % kWarpLanes)) {}
+      : warp(keep(static_cast<int>(threadIdx.x) / kWarpLanes % kRowsWarps)),
+        lane(keep(static_cast<int>(threadIdx.x) % kWarpLanes)) {}
+  __device__ __forceinline__ int half() const { return static_cast<int>(threadIdx.x) / kRowsThreads; }
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) % kRowsThreads; }
   // Of the half.
-  __device__ __forceinline__ void barrier() const { numbered_barrier(1 + half, kRowsThreads); }
+  __device__ __forceinline__ void barrier() const { numbered_barrier(1 + half(), kRowsThreads); }
   // Of the two warps, one of each half, that read the same slices.
   __device__ __forceinline__ void pair_barrier() const { numbered_barrier(1 + kHalves + warp, kHalves * kWarpLanes); }
 };

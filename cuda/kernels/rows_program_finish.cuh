@@ -9,49 +9,31 @@
 
 namespace genai::cuda {
 
-// The thread's output of a pass: where it goes, and what it is added to.
-struct PassOutput {
-  RowsPlace place;
-  float bias;
-  float before;
-  unsigned before_word;  // asked for, perhaps not there yet
-};
-
 __device__ __forceinline__ int row_width(const RowsStep& step, const StreamOutput& output) {
   return is_gated(step.epilogue) ? output.rows / 2 : output.rows;
 }
 
-__device__ __forceinline__ PassOutput request_output(const RowsProgram& program, const RowsStep& step,
-                                                     const StreamOutput& output, const RowsPass& pass,
-                                                     const unsigned* words, const HalfThread& own) {
-  PassOutput request = {output_place<1>(program.row_count, output, pass, UnitShape(program.slices.columns), own.thread),
-                        0.0f, 0.0f, kZeroWord};
-  const RowsPlace& place = request.place;
-  if (!place.valid) return request;
-  if (output.bias != nullptr) request.bias = output.bias[place.row];
-  if (step.epilogue != Epilogue::add) return request;
-  if (step.words.before < 0) {
-    request.before = __ldcg(output.out + static_cast<std::int64_t>(place.m) * output.out_stride + place.row);
-  } else {
-    request.before_word = kNoWord;
-    look_at_word(request.before_word, words + step.words.before + place.m * output.rows + place.row, true);
-  }
-  return request;
+__device__ __forceinline__ RowsPlace own_place(const RowsProgram& program, const StreamOutput& output,
+                                               const RowsPass& pass, const HalfThread& own) {
+  return output_place<1>(program.row_count, output, pass, UnitShape(program.slices.columns), own.thread());
 }
 
-__device__ __forceinline__ float value_before(const RowsStep& step, const StreamOutput& output,
-                                              const PassOutput& request, const unsigned* words) {
-  if (step.words.before < 0) return request.before;
-  if (request.before_word != kNoWord) return word_value(request.before_word);
-  return take_word(words + step.words.before + request.place.m * output.rows + request.place.row);
+// What the thread's output is added to, as a word; none where it was asked for and is perhaps not there yet.
+__device__ __forceinline__ unsigned request_before(const RowsStep& step, const StreamOutput& output,
+                                                   const RowsPlace& place, const unsigned* words) {
+  if (step.epilogue != Epilogue::add || !place.valid) return kZeroWord;
+  if (step.words.before < 0)
+    return value_word(__ldcg(output.out + static_cast<std::int64_t>(place.m) * output.out_stride + place.row));
+  unsigned seen = kNoWord;
+  look_at_word(seen, words + step.words.before + place.m * output.rows + place.row, true);
+  return seen;
 }
 
 // By whole warps.
 __device__ __forceinline__ void finish_output(const RowsProgram& program, const RowsStep& step,
-                                              const StreamOutput& output, const PassOutput& request, unsigned* words,
-                                              float y) {
-  const RowsPlace& place = request.place;
-  if (output.bias != nullptr) y = y + request.bias;
+                                              const StreamOutput& output, const RowsPlace& place, unsigned before,
+                                              float bias, unsigned* words, float y) {
+  if (output.bias != nullptr) y = y + bias;
   int column = place.row;
   bool valid = place.valid;
   if (is_gated(step.epilogue)) {
@@ -61,7 +43,10 @@ __device__ __forceinline__ void finish_output(const RowsProgram& program, const 
     valid = valid && place.row % 2 == 0;
   }
   if (!valid) return;
-  if (step.epilogue == Epilogue::add) y = value_before(step, output, request, words) + y;
+  if (step.epilogue == Epilogue::add) {
+    if (before == kNoWord) before = value_word(take_word(words + step.words.before + place.m * output.rows + place.row));
+    y = word_value(before) + y;
+  }
   y = apply_soft_cap(y, step.soft_cap);
   if (step.words.output >= 0) hand_over(words + step.words.output + place.m * row_width(step, output) + column, y);
   if (step.stores) output.out[static_cast<std::int64_t>(place.m) * output.out_stride + column] = y;
@@ -70,12 +55,15 @@ __device__ __forceinline__ void finish_output(const RowsProgram& program, const 
 // By all warps of the half; thread t adds up output t.
 __device__ __forceinline__ void finish_pass(const RowsProgram& program, const RowsStep& step,
                                             const StreamOutput& output, const RowsPass& pass,
-                                            const PassOutput& request, unsigned* words, const HalfThread& own,
-                                            float* exchange, const PairPartials<1> (&partials)[kPassPairs]) {
+                                            unsigned before, const float* biases, unsigned* words,
+                                            const HalfThread& own, float* exchange,
+                                            const PairPartials<1> (&partials)[kPassPairs]) {
   const UnitShape unit(program.slices.columns);
   const int strip_outputs = unit.outputs() / 2;
   const int strips = (pass.strips + 1) / 2 * 2;
+  const int thread = own.thread();
   float y = 0.0f;
+  wait_for_requests();
 #pragma unroll 1
   for (int first = 0; first < strips; first += program.round_strips) {
     const int end = min(first + program.round_strips, strips);
@@ -93,10 +81,11 @@ __device__ __forceinline__ void finish_pass(const RowsProgram& program, const Ro
       }
     }
     own.barrier();
-    if (own.thread >= first * strip_outputs && own.thread < end * strip_outputs)
-      y = sum_of_partials(exchange + (own.thread - first * strip_outputs) * kExchangeStride);
+    if (thread >= first * strip_outputs && thread < end * strip_outputs)
+      y = sum_of_partials(exchange + (thread - first * strip_outputs) * kExchangeStride);
   }
-  if (own.thread < strips * strip_outputs) finish_output(program, step, output, request, words, y);
+  if (thread < strips * strip_outputs)
+    finish_output(program, step, output, own_place(program, output, pass, own), before, biases[thread], words, y);
 }
 
 }  // namespace genai::cuda

@@ -45,7 +45,7 @@ __device__ __forceinline__ void prepare_slices(const RowsProgram& program, const
                                                const HalfThread& own, int m, int chunk, float* shared) {
   constexpr int kLoads = 20;
   const RowsSource& source = step.source;
-  const int column = chunk * kChunkTiles * kTileWidth + 4 * own.thread;
+  const int column = chunk * kChunkTiles * kTileWidth + 4 * own.thread();
   float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (m < program.row_count) {  // columns behind the last row are zero
     float4 weights = four;
@@ -53,16 +53,16 @@ __device__ __forceinline__ void prepare_slices(const RowsProgram& program, const
     float partial = 0.0f;
     if (step.words.source >= 0) {
       const unsigned* row = words + step.words.source + m * source.cols;
-      if (source.norm_weight != nullptr) partial = partial_square_sum_of_words<kLoads>(row, source.cols, own.thread);
+      if (source.norm_weight != nullptr) partial = partial_square_sum_of_words<kLoads>(row, source.cols, own.thread());
       if (column < source.cols) four = take_four(row + column);
     } else {
       const float* row = source.values + static_cast<std::int64_t>(m) * source.stride;
       four = load_four(row, column, source.cols, source.whole);
-      if (source.norm_weight != nullptr) partial = partial_square_sum<kLoads>(row, source.cols, own.thread);
+      if (source.norm_weight != nullptr) partial = partial_square_sum<kLoads>(row, source.cols, own.thread());
     }
     if (source.norm_weight != nullptr) {
       own.barrier();  // `shared` has been read
-      shared[own.thread] = partial;
+      shared[own.thread()] = partial;
       own.barrier();
       four = normalize_four(four, inverse_rms(shared_tree_256(shared), source.cols, source.norm_epsilon), weights);
     }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void prepare_step(const RowsProgram& program, const R
   const int count = chunk_count(step.shape.tile_count) * columns;
   const int blocks = static_cast<int>(gridDim.x);
 #pragma unroll 1
-  for (int index = own.half * blocks + static_cast<int>(blockIdx.x); index < count; index += kHalves * blocks)
+  for (int index = own.half() * blocks + static_cast<int>(blockIdx.x); index < count; index += kHalves * blocks)
     prepare_slices(program, step, words, own, index & (columns - 1), index / columns, shared);
 }
 
@@ -101,7 +101,7 @@ __device__ __forceinline__ void take_slices(const RowsProgram& program, const Ro
   const int count = (step.shape.tile_count + kChunkTiles - 1 - own.warp) / kChunkTiles * units;
   own.pair_barrier();  // both are through with the last input
 #pragma unroll 1
-  for (int first = own.half * kWarpLanes + own.lane; __any_sync(kFullWarp, first < count); first += kBatch * kThreads) {
+  for (int first = own.half() * kWarpLanes + own.lane; __any_sync(kFullWarp, first < count); first += kBatch * kThreads) {
     int places[kBatch];  // of 16 bytes each
     unsigned turns[kBatch];
     uint4 seen[kBatch];
