@@ -26,59 +26,71 @@ constexpr int kWindowBytes = 28 * 1024;  // of a ring on their way at once
 constexpr int kFewestSlots = 2;          // of a ring
 constexpr int kEnoughSlots = 4;          // rather than room for partials
 constexpr int kMaxSlots = 12;
+constexpr int kFewRows = 4;
 constexpr int kBlockBarrier = 15;  // of all that compute
 constexpr int kExchangeOutputs = 128;
-constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
 
-template <DType kType>
-__device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
-                                              RowsRing& ring, unsigned* words, unsigned char* shared,
-                                              const HalfThread& own) {
+// kPairs pairs of strips over all of K. Of a lone strip the lower neighbour is noise, what lay there before, and is not
+// stored.
+template <DType kType, class Slices, int kPairs>
+__device__ __forceinline__ void compute_pass(const RowsProgram& program, const RowsStep& step,
+                                             const StreamOutput& output, const RowsPass& pass, HalfRing& ring,
+                                             unsigned* words, unsigned char* shared, const HalfThread& own) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  const RowsSlices& slices = program.slices;
-  const StreamOutput& output = step.shape.outputs[share.output];
   const ColumnPlaces<1> places(
-      slices.columns, own.lane, [&](int m) { return slices.quant_offset(0, m); },
-      [&](int m) { return slices.scales() + slices.scale_offset(0, m); });
+      Slices::kColumns, own.lane, [](int m) { return Slices::quant_offset(0, m); },
+      [](int m) { return Slices::scales() + Slices::scale_offset(0, m); });
+  const unsigned before = request_terms<Slices>(program, step, output, pass, words, shared, own);
+  PairPartials<1> partials[kPairs] = {};
+  const unsigned char* slice = shared + own.warp * Slices::kBytes;
+#pragma unroll 1
+  for (int left = step.shape.tile_count - own.warp; left > 0; left -= kChunkTiles) {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      TilePair<kType> tiles;
+      ring.wait_full();
+      tiles.load(ring.stage() + own.warp * kTileBytes, own.lane);
+      __syncwarp();
+      ring.release(own.lane);
+      ring.advance(program);
+      accumulate_tiles<kType, 1>(tiles, Slices(), slice, places, partials[pair]);
+    }
+    slice += kChunkTiles * Slices::kBytes;
+  }
+  if (own.warp >= (step.shape.tile_count - 1) % kChunkTiles + 1) {  // the last chunk has no tile for this warp
+#pragma unroll 1
+    for (int pair = 0; pair < kPairs; ++pair) {
+      ring.wait_full();
+      ring.release(own.lane);
+      ring.advance(program);
+    }
+  }
+  finish_pass<Slices>(program, step, output, pass, before,
+                      reinterpret_cast<const float*>(shared + program.biases) + own.half() * kRowsThreads, words, own,
+                      reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes),
+                      partials);
+}
+
+template <DType kType, class Slices>
+__device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
+                                              HalfRing& ring, unsigned* words, unsigned char* shared,
+                                              const HalfThread& own) {
+  static_assert(kPassPairs == 2);
+  const StreamOutput& output = step.shape.outputs[share.output];
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
     const RowsPass pass = {strip, min(share.pass_strips, share.end - strip)};
-    unsigned before;
-    {
-      const RowsPlace place = own_place(program, output, pass, own);
-      before = request_before(step, output, place, words);
-      if (output.bias != nullptr && place.valid)
-        request_4_bytes(shared + program.biases + threadIdx.x * 4, output.bias + place.row);
-    }
-    PairPartials<1> partials[kPassPairs] = {};
-    const unsigned char* slice = shared + own.warp * slices.bytes();
-#pragma unroll 1
-    for (int left = step.shape.tile_count; left > 0; left -= kChunkTiles) {
-#pragma unroll
-      for (int pair = 0; pair < kPassPairs; ++pair) {
-        if (2 * pair >= pass.strips) break;
-        const TileBytes* stage = ring.wait_full() + own.warp * kTileBytes;
-        if (own.warp < left) {
-          TilePair<kType> tiles;
-          // Of a lone strip the lower neighbour is noise, what lay there before, and is not stored.
-          tiles.load(stage, own.lane);
-          accumulate_tiles<kType, 1>(tiles, slices, slice, places, partials[pair]);
-        }
-        __syncwarp();
-        ring.release(own.lane);
-      }
-      slice += kChunkTiles * slices.bytes();
-    }
-    finish_pass(program, step, output, pass, before,
-                reinterpret_cast<const float*>(shared + program.biases) + own.half() * kRowsThreads, words, own,
-                reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes), partials);
+    if (pass.strips > 2)
+      compute_pass<kType, Slices, 2>(program, step, output, pass, ring, words, shared, own);
+    else
+      compute_pass<kType, Slices, 1>(program, step, output, pass, ring, words, shared, own);
   }
 }
 
 // Asks for the weights of a half's share, by one thread.
 template <DType kType>
-__device__ __forceinline__ void feed_share(const RowsStep& step, const RowsShare& share, int window, RowsRing& ring,
-                                           RowsRing& arriving, int& ahead) {
+__device__ __forceinline__ void feed_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
+                                           HalfRing& ring, HalfRing& arriving, int& ahead) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const int strip_bytes = step.shape.tile_count * kTileBytes;
   const std::uint64_t policy = read_once_policy();
@@ -92,17 +104,18 @@ __device__ __forceinline__ void feed_share(const RowsStep& step, const RowsShare
 #pragma unroll 1
       for (int first = 0; first < strips; first += 2) {
         const bool both = first + 1 < strips;
-        if (ahead == window) {
+        if (ahead == program.window) {
           arriving.wait_full();
-          arriving.advance();
+          arriving.advance(program);
         } else {
           ++ahead;
         }
-        unsigned char* slot = ring.wait_empty(both ? 2 * bytes : bytes);
+        ring.wait_empty(both ? 2 * bytes : bytes);
         const TileBytes* upper = source + first * strip_bytes;
-        bulk_load(slot, upper, bytes, ring.full(), policy);
-        if (both) bulk_load(slot + kChunkTiles * kTileBytes, upper + strip_bytes, bytes, ring.full(), policy);
-        ring.advance();
+        bulk_load_shared(ring.slot, upper, bytes, ring.barrier, policy);
+        if (both)
+          bulk_load_shared(ring.slot + kChunkTiles * kTileBytes, upper + strip_bytes, bytes, ring.barrier, policy);
+        ring.advance(program);
       }
       source += kChunkTiles * kTileBytes;
     }
@@ -112,17 +125,17 @@ __device__ __forceinline__ void feed_share(const RowsStep& step, const RowsShare
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void feed_program(const RowsProgram& program, int half, unsigned char* shared) {
   const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
-  RowsRing ring = {program.rings[half], shared};
-  RowsRing arriving = ring;
+  HalfRing ring(program, shared, half);
+  HalfRing arriving = ring;
   int ahead = 0;
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
     const RowsStep& step = program.steps[index];
     const RowsShare share = shares[index * kHalves + half];
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
-      feed_share<kSecond>(step, share, program.window, ring, arriving, ahead);
+      feed_share<kSecond>(program, step, share, ring, arriving, ahead);
     else
-      feed_share<kFirst>(step, share, program.window, ring, arriving, ahead);
+      feed_share<kFirst>(program, step, share, ring, arriving, ahead);
   }
 }
 
@@ -136,36 +149,35 @@ __device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsi
     others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
 }
 
-template <DType kFirst, DType kSecond>
+template <DType kFirst, DType kSecond, class Slices>
 __device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned launch, unsigned char* shared,
                                                 const HalfThread& own) {
   const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
   unsigned* words = program.handover.words(launch);
-  RowsRing ring = {program.rings[own.half()], shared};
+  HalfRing ring(program, shared, own.half());
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
     const RowsStep& step = program.steps[index];
     const RowsShare share = shares[index * kHalves + own.half()];
-    prepare_step(program, step, words, own,
+    prepare_step<Slices>(program, step, words, own,
                  reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes));
     if (index == 0) clear_words(program.handover, launch, own);
-    take_slices(program, step, words, own, shared);
+    take_slices<Slices>(step, words, own, shared);
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
-      compute_share<kSecond>(program, step, share, ring, words, shared, own);
+      compute_share<kSecond, Slices>(program, step, share, ring, words, shared, own);
     else
-      compute_share<kFirst>(program, step, share, ring, words, shared, own);
+      compute_share<kFirst, Slices>(program, step, share, ring, words, shared, own);
   }
 }
 
-template <DType kFirst, DType kSecond>
+template <DType kFirst, DType kSecond, int kColumns>
 __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_constant__ RowsProgram program) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   allow_next_grid();
   unsigned char* shared = keep_shared(dynamic_shared);
   const int thread = static_cast<int>(threadIdx.x);
-  const int slot_count = program.rings[0].slot_count;
-  if (thread < kHalves * slot_count) {
-    SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.rings[0].barriers) + 2 * thread;
+  if (thread < kHalves * program.slot_count) {
+    SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.barriers) + 2 * thread;
     init_barrier(barriers, 1);
     init_barrier(barriers + 1, kRowsWarps);
     publish_barriers();
@@ -184,7 +196,8 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   const HalfThread own;
   wait_for_previous_grid();
   const unsigned launch = program.handover.launches()[blockIdx.x];
-  compute_program<kFirst, kSecond>(program, launch, shared, own);
+  using Slices = RowsSlices<kColumns, has_minimum(kFirst) || has_minimum(kSecond)>;
+  compute_program<kFirst, kSecond, Slices>(program, launch, shared, own);
   named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   // Also for blocks that other launches have.
   const int block = static_cast<int>(blockIdx.x) + thread * static_cast<int>(gridDim.x);
@@ -196,7 +209,8 @@ using RowsProgramKernel = void (*)(RowsProgram);
 struct RowsProgramChoice {
   DType first;
   DType second;
-  RowsProgramKernel kernel;
+  RowsProgramKernel few;  // up to kFewRows rows
+  RowsProgramKernel many;
 
   bool reads(const MatmulArgs& args) const {
     return std::all_of(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
@@ -207,7 +221,8 @@ struct RowsProgramChoice {
 
 template <DType kFirst, DType kSecond>
 constexpr RowsProgramChoice program_choice() {
-  return {kFirst, kSecond, rows_program_kernel<kFirst, kSecond>};
+  return {kFirst, kSecond, rows_program_kernel<kFirst, kSecond, kFewRows>,
+          rows_program_kernel<kFirst, kSecond, kMaxProgramRows>};
 }
 
 // What quantisers write: one type, and the output matrix or half of some matrices in Q6_K.
@@ -236,7 +251,7 @@ class ChainBuilder {
   bool add(const MatmulArgs& args);
   void finish();
   const RowsProgram& program() const { return program_; }
-  RowsProgramKernel kernel() const { return choice_->kernel; }
+  RowsProgramKernel kernel() const { return columns() == kFewRows ? choice_->few : choice_->many; }
   std::size_t shared_bytes() const { return static_cast<std::size_t>(shared_bytes_); }
 
  private:
@@ -246,6 +261,7 @@ class ChainBuilder {
                        [&](const MatmulArgs* args) { return choice.reads(*args); });
   }
   bool lay_out();
+  int columns() const { return program_.row_count <= kFewRows ? kFewRows : kMaxProgramRows; }
   int sum_units() const { return has_minimum(choice_->first) || has_minimum(choice_->second) ? 1 : 0; }
   int take_words(std::int64_t count) {
     const int first = used_words_;
@@ -264,31 +280,23 @@ class ChainBuilder {
 };
 
 bool ChainBuilder::lay_out() {
-  const int columns = rows_columns(program_.row_count);
-  program_.slices = {columns, (9 + sum_units()) * columns};
-  program_.exchange = most_tiles_ * program_.slices.bytes();
-  const int strip_outputs = kStripRows * columns;
-  const int room = traits_->shared_bytes_per_block;
+  program_.exchange = most_tiles_ * 16 * (9 + sum_units()) * columns();
+  const int strip_outputs = kStripRows * columns();
   const int shares_bytes = kHalves * kMaxRowsSteps * static_cast<int>(sizeof(RowsShare));
-  RingShape& first = program_.rings[0];
-  first.slot_bytes = 2 * kChunkTiles * most_tile_bytes_;
-  for (program_.round_strips = std::min(kExchangeOutputs / strip_outputs, 2 * kPassPairs); program_.round_strips > 0;
-       program_.round_strips /= 2) {
-    program_.exchange_bytes = std::max(program_.round_strips * strip_outputs * kExchangeStride, kPrepareThreads) * 4;
+  program_.slot_bytes = 2 * kChunkTiles * most_tile_bytes_;
+  const int slot_cost = kHalves * (program_.slot_bytes + kSlotBarriers);
+  for (program_.round_strips = kExchangeOutputs / strip_outputs;; program_.round_strips /= 2) {
+    program_.exchange_bytes = program_.round_strips * strip_outputs * kExchangeStride * 4;
     program_.biases = program_.exchange + kHalves * program_.exchange_bytes;
-    first.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
-    first.slot_count =
-        std::min((room - first.slots - shares_bytes) / (kHalves * (first.slot_bytes + kSlotBarriers)), kMaxSlots);
-    if (first.slot_count >= kEnoughSlots) break;
+    program_.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
+    const int room = traits_->shared_bytes_per_block - program_.slots - shares_bytes;
+    program_.slot_count = std::min(room / slot_cost, kMaxSlots);
+    if (program_.slot_count >= kEnoughSlots || program_.round_strips == 1) break;
   }
-  if (program_.round_strips == 0) program_.round_strips = 1;
-  if (first.slot_count < kFewestSlots) return false;
-  first.barriers = first.slots + kHalves * first.slot_count * first.slot_bytes;
-  program_.rings[1] = first;
-  program_.rings[1].slots += first.slot_count * first.slot_bytes;
-  program_.rings[1].barriers += first.slot_count * kSlotBarriers;
-  program_.shares = first.barriers + kHalves * first.slot_count * kSlotBarriers;
-  program_.window = std::clamp(kWindowBytes / first.slot_bytes, 2, first.slot_count);
+  if (program_.slot_count < kFewestSlots) return false;
+  program_.barriers = program_.slots + kHalves * program_.slot_count * program_.slot_bytes;
+  program_.shares = program_.barriers + kHalves * program_.slot_count * kSlotBarriers;
+  program_.window = std::clamp(kWindowBytes / program_.slot_bytes, 2, program_.slot_count);
   shared_bytes_ = program_.shares + shares_bytes;
   return true;
 }
@@ -365,7 +373,7 @@ bool ChainBuilder::add(const MatmulArgs& args) {
     step.words.before = earlier.words.output;
     earlier.stores = false;
   }
-  step.words.input = take_words(std::int64_t{step.shape.tile_count} * 4 * 10 * rows_columns(args.row_count));
+  step.words.input = take_words(std::int64_t{step.shape.tile_count} * 16 * 10 / 4 * columns());
   if (used_words_ > HandoverMemory::kRegionWords) return give_up();
   calls_[count] = &args;
   ++program_.step_count;
@@ -386,8 +394,9 @@ void ChainBuilder::finish() {
 
 void prepare_rows_program(const DeviceTraits& traits) {
   for (const RowsProgramChoice& choice : kChoices)
-    CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    traits.shared_bytes_per_block));
+    for (const RowsProgramKernel kernel : {choice.few, choice.many})
+      CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      traits.shared_bytes_per_block));
 }
 
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {

@@ -28,24 +28,28 @@ inline constexpr int kMaxProgramRows = kMaxChainRows;
 static_assert(kMaxProgramRows == kGroupColumns);
 inline constexpr int kMaxRowsSteps = 4;
 inline constexpr int kPassPairs = 2;  // of strips
+inline constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
 inline constexpr int kRowsProgramThreads = kHalves * (kRowsThreads + kWarpLanes);
 
 // The input of a product, tile by tile: what a warp of each half reads of it is contiguous.
 //   quants [pair of blocks][column][c][block of the pair][h][4 bytes], scales and sums as in rows_input.cuh
+template <int kColumnCount, bool kWithSums>
 struct RowsSlices {
-  int columns;  // a power of two, 2 to kMaxProgramRows
-  int units;    // of a slice, 16 bytes each: eight a column of quants, one of scales, one of sums where there are any
+  static constexpr int kColumns = kColumnCount;
+  static constexpr bool kSums = kWithSums;
+  static constexpr int kUnits = (kSums ? 10 : 9) * kColumns;  // 16 bytes each: eight a column of quants, one of scales
+  static constexpr int kBytes = 16 * kUnits;
+  static constexpr int kScales = kTileWidth * kColumns;
 
-  __host__ __device__ constexpr int scales() const { return kTileWidth * columns; }
-  __host__ __device__ constexpr int sums() const { return scales() + kTileBlocks * 4 * columns; }
-  __host__ __device__ constexpr int bytes() const { return 16 * units; }
-  __host__ __device__ constexpr int pair_quants() const { return 64 * columns; }
-  __host__ __device__ constexpr int pair_scales() const { return 8 * columns; }
+  __device__ __forceinline__ static constexpr int scales() { return kScales; }
+  __device__ __forceinline__ static constexpr int sums() { return kScales + kTileBlocks * 4 * kColumns; }
+  __device__ __forceinline__ static constexpr int pair_quants() { return 64 * kColumns; }
+  __device__ __forceinline__ static constexpr int pair_scales() { return 8 * kColumns; }
   // In a slice, of block `block` and column m, as RowsInput has it.
-  __host__ __device__ constexpr int quant_offset(int block, int m) const {
+  __device__ __forceinline__ static constexpr int quant_offset(int block, int m) {
     return block / 2 * pair_quants() + m * 64 + block % 2 * 8;
   }
-  __host__ __device__ constexpr int scale_offset(int block, int m) const {
+  __device__ __forceinline__ static constexpr int scale_offset(int block, int m) {
     return block / 2 * pair_scales() + (m / 2 * 4 + block % 2 * 2 + m % 2) * 4;
   }
 };
@@ -70,10 +74,12 @@ struct RowsStep {
 
 struct RowsProgram {
   HandoverMemory handover;
-  RowsSlices slices;
-  RingShape rings[kHalves];  // a stage is a chunk of a pair of strips
-  int window;                // stages of a ring on their way at once
-  int exchange;              // offsets in shared memory: where a half's partials meet, twice
+  int slots;  // offsets in shared memory: the rings of both halves. A stage is a chunk of a pair of strips
+  int barriers;
+  int slot_bytes;
+  int slot_count;
+  int window;    // stages of a ring on their way at once
+  int exchange;  // where a half's partials meet, twice
   int exchange_bytes;
   int biases;  // a thread's
   int shares;  // [step][half]
@@ -81,6 +87,43 @@ struct RowsProgram {
   int row_count;
   int step_count;
   RowsStep steps[kMaxRowsSteps];
+};
+
+// One end of a half's ring.
+struct HalfRing {
+  unsigned slot;     // addresses in shared memory
+  unsigned barrier;  // full; the one that says empty is behind it
+  unsigned end;      // of the barriers
+  unsigned parity;   // of the round that the next stage belongs to
+
+  __device__ __forceinline__ HalfRing(const RowsProgram& program, unsigned char* shared, int half) {
+    const int first = half * program.slot_count;
+    slot = shared_address(shared) + program.slots + first * program.slot_bytes;
+    barrier = shared_address(shared) + program.barriers + first * kSlotBarriers;
+    end = barrier + program.slot_count * kSlotBarriers;
+    parity = 0;
+  }
+  __device__ __forceinline__ unsigned char* stage() const {
+    return reinterpret_cast<unsigned char*>(__cvta_shared_to_generic(slot));
+  }
+  __device__ __forceinline__ void wait_full() const { wait_shared(barrier, parity); }
+  __device__ __forceinline__ void advance(const RowsProgram& program) {
+    barrier += kSlotBarriers;
+    slot += program.slot_bytes;
+    if (barrier != end) return;
+    barrier -= program.slot_count * kSlotBarriers;
+    slot -= program.slot_count * program.slot_bytes;
+    parity ^= 1u;
+  }
+  // By a whole warp, after all its lanes have read the slot; the empty barrier counts the warps.
+  __device__ __forceinline__ void release(int lane) const {
+    if (lane == 0) arrive_shared(barrier + sizeof(SharedBarrier));
+  }
+  // By the copying thread: waits until the slot is free; its barrier then expects `bytes`.
+  __device__ __forceinline__ void wait_empty(unsigned bytes) const {
+    wait_shared(barrier + sizeof(SharedBarrier), parity ^ 1u);  // the first round passes
+    expect_shared(barrier, bytes);
+  }
 };
 
 // A thread of a half that computes.

@@ -13,9 +13,10 @@ __device__ __forceinline__ int row_width(const RowsStep& step, const StreamOutpu
   return is_gated(step.epilogue) ? output.rows / 2 : output.rows;
 }
 
+template <class Slices>
 __device__ __forceinline__ RowsPlace own_place(const RowsProgram& program, const StreamOutput& output,
                                                const RowsPass& pass, const HalfThread& own) {
-  return output_place<1>(program.row_count, output, pass, UnitShape(program.slices.columns), own.thread());
+  return output_place<1>(program.row_count, output, pass, UnitShape(Slices::kColumns), own.thread());
 }
 
 // What the thread's output is added to, as a word; none where it was asked for and is perhaps not there yet.
@@ -29,15 +30,27 @@ __device__ __forceinline__ unsigned request_before(const RowsStep& step, const S
   return seen;
 }
 
+// The same, and asks for the bias.
+template <class Slices>
+__device__ __forceinline__ unsigned request_terms(const RowsProgram& program, const RowsStep& step,
+                                                  const StreamOutput& output, const RowsPass& pass,
+                                                  const unsigned* words, unsigned char* shared,
+                                                  const HalfThread& own) {
+  const RowsPlace place = own_place<Slices>(program, output, pass, own);
+  if (output.bias != nullptr && place.valid)
+    request_4_bytes(shared + program.biases + threadIdx.x * 4, output.bias + place.row);
+  return request_before(step, output, place, words);
+}
+
 // By whole warps.
-__device__ __forceinline__ void finish_output(const RowsProgram& program, const RowsStep& step,
-                                              const StreamOutput& output, const RowsPlace& place, unsigned before,
+template <class Slices>
+__device__ __forceinline__ void finish_output(const RowsStep& step, const StreamOutput& output, const RowsPlace& place, unsigned before,
                                               float bias, unsigned* words, float y) {
   if (output.bias != nullptr) y = y + bias;
   int column = place.row;
   bool valid = place.valid;
   if (is_gated(step.epilogue)) {
-    const float up = __shfl_xor_sync(kFullWarp, y, UnitShape(program.slices.columns).pairs());
+    const float up = __shfl_xor_sync(kFullWarp, y, UnitShape(Slices::kColumns).pairs());
     y = activate(step.epilogue, y) * up;
     column /= 2;
     valid = valid && place.row % 2 == 0;
@@ -53,13 +66,14 @@ __device__ __forceinline__ void finish_output(const RowsProgram& program, const 
 }
 
 // By all warps of the half; thread t adds up output t.
+template <class Slices, int kPairs>
 __device__ __forceinline__ void finish_pass(const RowsProgram& program, const RowsStep& step,
                                             const StreamOutput& output, const RowsPass& pass,
                                             unsigned before, const float* biases, unsigned* words,
                                             const HalfThread& own, float* exchange,
-                                            const PairPartials<1> (&partials)[kPassPairs]) {
-  const UnitShape unit(program.slices.columns);
-  const int strip_outputs = unit.outputs() / 2;
+                                            const PairPartials<1> (&partials)[kPairs]) {
+  constexpr UnitShape unit(Slices::kColumns);
+  constexpr int strip_outputs = unit.outputs() / 2;
   const int strips = (pass.strips + 1) / 2 * 2;
   const int thread = own.thread();
   float y = 0.0f;
@@ -69,7 +83,7 @@ __device__ __forceinline__ void finish_pass(const RowsProgram& program, const Ro
     const int end = min(first + program.round_strips, strips);
     own.barrier();  // the last round has been read
 #pragma unroll
-    for (int strip = 0; strip < 2 * kPassPairs; ++strip) {
+    for (int strip = 0; strip < 2 * kPairs; ++strip) {
       if (strip < first || strip >= end || own.lane % 4 >= unit.pairs()) continue;
       const auto& sums = partials[strip / 2][0];
 #pragma unroll
@@ -85,7 +99,7 @@ __device__ __forceinline__ void finish_pass(const RowsProgram& program, const Ro
       y = sum_of_partials(exchange + (thread - first * strip_outputs) * kExchangeStride);
   }
   if (thread < strips * strip_outputs)
-    finish_output(program, step, output, own_place(program, output, pass, own), before, biases[thread], words, y);
+    finish_output<Slices>(step, output, own_place<Slices>(program, output, pass, own), before, biases[thread], words, y);
 }
 
 }  // namespace genai::cuda

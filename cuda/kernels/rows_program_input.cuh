@@ -41,6 +41,7 @@ __device__ __forceinline__ float4 take_four(const unsigned* at) {
 }
 
 // One chunk of one row, normalised and rounded; as prepare_chunk, whose `shared` this is.
+template <class Slices>
 __device__ __forceinline__ void prepare_slices(const RowsProgram& program, const RowsStep& step, unsigned* words,
                                                const HalfThread& own, int m, int chunk, float* shared) {
   constexpr int kLoads = 20;
@@ -70,35 +71,35 @@ __device__ __forceinline__ void prepare_slices(const RowsProgram& program, const
   const int tile = chunk * kChunkTiles + own.warp;
   if (tile >= step.shape.tile_count) return;
   const QuantizedFour result = quantize_four(four);
-  const RowsSlices& slices = program.slices;
-  unsigned* slice = words + step.words.input + tile * slices.units * 4;
+  unsigned* slice = words + step.words.input + tile * Slices::kUnits * 4;
   const int block = own.lane / 8;
-  store_word(slice + slices.quant_offset(block, m) / 4 + own.lane % 4 * 4 + own.lane / 4 % 2, result.quants ^ kQuantTurn);
+  store_word(slice + Slices::quant_offset(block, m) / 4 + own.lane % 4 * 4 + own.lane / 4 % 2, result.quants ^ kQuantTurn);
   if (own.lane % 8 != 0) return;
-  const int place = slices.scale_offset(block, m);
-  store_word(slice + (slices.scales() + place) / 4, value_word(result.scale));
-  if (slices.units > 9 * slices.columns) store_word(slice + (slices.sums() + place) / 4, value_word(result.sum));
+  const int place = Slices::scale_offset(block, m);
+  store_word(slice + (Slices::scales() + place) / 4, value_word(result.scale));
+  if constexpr (Slices::kSums) store_word(slice + (Slices::sums() + place) / 4, value_word(result.sum));
 }
 
 // The half's part of a step's input.
+template <class Slices>
 __device__ __forceinline__ void prepare_step(const RowsProgram& program, const RowsStep& step, unsigned* words,
                                              const HalfThread& own, float* shared) {
-  const int columns = program.slices.columns;
-  const int count = chunk_count(step.shape.tile_count) * columns;
+  constexpr int kColumns = Slices::kColumns;
+  const int count = chunk_count(step.shape.tile_count) * kColumns;
   const int blocks = static_cast<int>(gridDim.x);
 #pragma unroll 1
   for (int index = own.half() * blocks + static_cast<int>(blockIdx.x); index < count; index += kHalves * blocks)
-    prepare_slices(program, step, words, own, index & (columns - 1), index / columns, shared);
+    prepare_slices<Slices>(program, step, words, own, index % kColumns, index / kColumns, shared);
 }
 
 // The slices that the warp reads into shared memory, by it and its like of the other half.
-__device__ __forceinline__ void take_slices(const RowsProgram& program, const RowsStep& step, const unsigned* words,
-                                            const HalfThread& own, unsigned char* shared) {
+template <class Slices>
+__device__ __forceinline__ void take_slices(const RowsStep& step, const unsigned* words, const HalfThread& own,
+                                            unsigned char* shared) {
   constexpr int kBatch = 8;
   constexpr int kThreads = kHalves * kWarpLanes;
-  const int units = program.slices.units;
-  const int quant_units = 8 * program.slices.columns;
-  const int count = (step.shape.tile_count + kChunkTiles - 1 - own.warp) / kChunkTiles * units;
+  constexpr int kUnits = Slices::kUnits;
+  const int count = (step.shape.tile_count + kChunkTiles - 1 - own.warp) / kChunkTiles * kUnits;
   own.pair_barrier();  // both are through with the last input
 #pragma unroll 1
   for (int first = own.half() * kWarpLanes + own.lane; __any_sync(kFullWarp, first < count); first += kBatch * kThreads) {
@@ -108,10 +109,9 @@ __device__ __forceinline__ void take_slices(const RowsProgram& program, const Ro
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int unit = first + k * kThreads;
-      const int chunk = unit / units;
-      const int of_slice = unit - chunk * units;
-      places[k] = (chunk * kChunkTiles + own.warp) * units + of_slice;
-      turns[k] = of_slice < quant_units ? kQuantTurn : kTurn;
+      const int chunk = unit / kUnits;
+      places[k] = (chunk * (kChunkTiles - 1) + own.warp) * kUnits + unit;
+      turns[k] = unit - chunk * kUnits < 8 * Slices::kColumns ? kQuantTurn : kTurn;
       const unsigned word = unit < count ? kNoWord : kZeroWord;
       seen[k] = make_uint4(word, word, word, word);
     }
