@@ -10,6 +10,7 @@
 #include <iterator>
 #include <optional>
 
+#include "cuda/kernels/rows_few_product.cuh"
 #include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/rows_product.cuh"
 #include "cuda/kernels/rows_program.cuh"
@@ -29,6 +30,18 @@ constexpr int kMaxSlots = 12;
 constexpr int kFewRows = 4;
 constexpr int kBlockBarrier = 15;  // of all that compute
 constexpr int kExchangeOutputs = 128;
+
+// Where the last chunk has no tile for the warp.
+__device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, const RowsStep& step, int stages,
+                                                HalfRing& ring, const HalfThread& own) {
+  if (own.warp < (step.shape.tile_count - 1) % kChunkTiles + 1) return;
+#pragma unroll 1
+  for (; stages > 0; --stages) {
+    ring.wait_full();
+    ring.release(own.lane);
+    ring.advance(program);
+  }
+}
 
 // kPairs pairs of strips over all of K. Of a lone strip the lower neighbour is noise, what lay there before, and is not
 // stored.
@@ -57,18 +70,62 @@ __device__ __forceinline__ void compute_pass(const RowsProgram& program, const R
     }
     slice += kChunkTiles * Slices::kBytes;
   }
-  if (own.warp >= (step.shape.tile_count - 1) % kChunkTiles + 1) {  // the last chunk has no tile for this warp
+  pass_over_chunk(program, step, kPairs, ring, own);
+  constexpr UnitShape unit(Slices::kColumns);
+  finish_pass<Slices, 2 * kPairs>(program, step, output, pass, before, words, shared, own, [&](int strip, float* to) {
+    const auto& sums = partials[strip / 2][0];
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      store_four(to + ((k * kStripRows + own.lane / 4) * unit.pairs() + own.lane % 4) * kExchangeStride,
+                 sums[0][strip % 2][k], sums[1][strip % 2][k], sums[2][strip % 2][k], sums[3][strip % 2][k]);
+  });
+}
+
+// kStrips strips over all of K, with up to four rows.
+template <DType kType, class Slices, int kStrips>
+__device__ __forceinline__ void compute_few(const RowsProgram& program, const RowsStep& step,
+                                            const StreamOutput& output, const RowsPass& pass, HalfRing& ring,
+                                            unsigned* words, unsigned char* shared, const HalfThread& own) {
+  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
+  const FewPlaces places = FewPlaces::of<Slices>(own.lane);
+  const bool second = own.lane % 4 >= 2;
+  const unsigned before = request_terms<Slices>(program, step, output, pass, words, shared, own);
+  FewPartials partials[kStrips] = {};
+  const unsigned char* slice = shared + own.warp * Slices::kBytes;
 #pragma unroll 1
-    for (int pair = 0; pair < kPairs; ++pair) {
+  for (int left = step.shape.tile_count - own.warp; left > 0; left -= kChunkTiles) {
+    const FewInput inputs[2] = {load_few<Slices, has_minimum(kType)>(slice, places, 0),
+                                load_few<Slices, has_minimum(kType)>(slice, places, 1)};
+#pragma unroll
+    for (int first = 0; first < kStrips; first += 2) {
+      constexpr int kStage = 2;
+      FewTile<kType> tiles[kStage];
       ring.wait_full();
+      const TileBytes* stage = ring.stage() + own.warp * kTileBytes;
+#pragma unroll
+      for (int i = 0; i < kStage; ++i)
+        if (first + i < kStrips) tiles[i].load(stage + i * kChunkTiles * kTileBytes, own.lane);
+      __syncwarp();
       ring.release(own.lane);
       ring.advance(program);
+#pragma unroll
+      for (int i = 0; i < kStage; ++i) {
+        if (first + i >= kStrips) continue;
+        accumulate_few<kType, 0>(tiles[i], inputs[0], second, partials[first + i]);
+        accumulate_few<kType, 1>(tiles[i], inputs[1], second, partials[first + i]);
+      }
     }
+    slice += kChunkTiles * Slices::kBytes;
   }
-  finish_pass<Slices>(program, step, output, pass, before,
-                      reinterpret_cast<const float*>(shared + program.biases) + own.half() * kRowsThreads, words, own,
-                      reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes),
-                      partials);
+  pass_over_chunk(program, step, (kStrips + 1) / 2, ring, own);
+  finish_pass<Slices, kStrips>(program, step, output, pass, before, words, shared, own, [&](int strip, float* to) {
+    to += (own.lane / 4 * 2 + own.lane % 2) * kExchangeStride + (second ? 1 : 0);
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair)
+        to[k * kStripRows * 2 * kExchangeStride + 2 * pair] = partials[strip][pair][k];
+  });
 }
 
 template <DType kType, class Slices>
@@ -80,10 +137,25 @@ __device__ __forceinline__ void compute_share(const RowsProgram& program, const 
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
     const RowsPass pass = {strip, min(share.pass_strips, share.end - strip)};
-    if (pass.strips > 2)
+    if constexpr (Slices::kColumns == kFewRows) {
+      switch (pass.strips) {
+        case 1:
+          compute_few<kType, Slices, 1>(program, step, output, pass, ring, words, shared, own);
+          break;
+        case 2:
+          compute_few<kType, Slices, 2>(program, step, output, pass, ring, words, shared, own);
+          break;
+        case 3:
+          compute_few<kType, Slices, 3>(program, step, output, pass, ring, words, shared, own);
+          break;
+        default:
+          compute_few<kType, Slices, 4>(program, step, output, pass, ring, words, shared, own);
+      }
+    } else if (pass.strips > 2) {
       compute_pass<kType, Slices, 2>(program, step, output, pass, ring, words, shared, own);
-    else
+    } else {
       compute_pass<kType, Slices, 1>(program, step, output, pass, ring, words, shared, own);
+    }
   }
 }
 
@@ -143,7 +215,7 @@ __device__ __forceinline__ void feed_program(const RowsProgram& program, int hal
 __device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsigned launch, const HalfThread& own) {
   constexpr int kThreads = kHalves * kRowsThreads;
   uint4* others = reinterpret_cast<uint4*>(handover.words(launch + 1));
-#pragma unroll 2
+#pragma unroll 1
   for (int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
        i < HandoverMemory::kRegionWords / 4; i += static_cast<int>(gridDim.x) * kThreads)
     others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
@@ -158,7 +230,7 @@ __device__ __forceinline__ void compute_program(const RowsProgram& program, unsi
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
     const RowsStep& step = program.steps[index];
-    const RowsShare share = shares[index * kHalves + own.half()];
+    const RowsShare& share = shares[index * kHalves + own.half()];
     prepare_step<Slices>(program, step, words, own,
                  reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes));
     if (index == 0) clear_words(program.handover, launch, own);

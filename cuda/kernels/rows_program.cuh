@@ -132,10 +132,10 @@ struct HalfThread {
   int lane;
 
   __device__ __forceinline__ HalfThread()
-      : warp(keep(static_cast<int>(threadIdx.x) / kWarpLanes % kRowsWarps)),
-        lane(keep(static_cast<int>(threadIdx.x) % kWarpLanes)) {}
-  __device__ __forceinline__ int half() const { return static_cast<int>(threadIdx.x) / kRowsThreads; }
-  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) % kRowsThreads; }
+      : warp(keep(static_cast<int>(threadIdx.x / kWarpLanes % kRowsWarps))),
+        lane(keep(static_cast<int>(threadIdx.x % kWarpLanes))) {}
+  __device__ __forceinline__ int half() const { return static_cast<int>(threadIdx.x / kRowsThreads); }
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x % kRowsThreads); }
   // Of the half.
   __device__ __forceinline__ void barrier() const { numbered_barrier(1 + half(), kRowsThreads); }
   // Of the two warps, one of each half, that read the same slices.

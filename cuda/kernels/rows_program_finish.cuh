@@ -65,17 +65,18 @@ __device__ __forceinline__ void finish_output(const RowsStep& step, const Stream
   if (step.stores) output.out[static_cast<std::int64_t>(place.m) * output.out_stride + column] = y;
 }
 
-// By all warps of the half; thread t adds up output t.
-template <class Slices, int kPairs>
+// By all warps of the half; thread t adds up output t. store_strip(strip, to) puts a lane's partials of a strip where its
+// outputs' lie.
+template <class Slices, int kStrips, class Store>
 __device__ __forceinline__ void finish_pass(const RowsProgram& program, const RowsStep& step,
                                             const StreamOutput& output, const RowsPass& pass,
-                                            unsigned before, const float* biases, unsigned* words,
-                                            const HalfThread& own, float* exchange,
-                                            const PairPartials<1> (&partials)[kPairs]) {
+                                            unsigned before, unsigned* words, unsigned char* shared,
+                                            const HalfThread& own, const Store& store_strip) {
   constexpr UnitShape unit(Slices::kColumns);
   constexpr int strip_outputs = unit.outputs() / 2;
   const int strips = (pass.strips + 1) / 2 * 2;
   const int thread = own.thread();
+  float* exchange = reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes);
   float y = 0.0f;
   wait_for_requests();
 #pragma unroll 1
@@ -83,23 +84,16 @@ __device__ __forceinline__ void finish_pass(const RowsProgram& program, const Ro
     const int end = min(first + program.round_strips, strips);
     own.barrier();  // the last round has been read
 #pragma unroll
-    for (int strip = 0; strip < 2 * kPairs; ++strip) {
-      if (strip < first || strip >= end || own.lane % 4 >= unit.pairs()) continue;
-      const auto& sums = partials[strip / 2][0];
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int number = (strip - first) * strip_outputs + (k * kStripRows + own.lane / 4 << unit.pairs_shift) +
-                           own.lane % 4;
-        store_four(exchange + number * kExchangeStride + 4 * own.warp, sums[0][strip % 2][k], sums[1][strip % 2][k],
-                   sums[2][strip % 2][k], sums[3][strip % 2][k]);
-      }
-    }
+    for (int strip = 0; strip < kStrips; ++strip)
+      if (strip >= first && strip < end)
+        store_strip(strip, exchange + (strip - first) * strip_outputs * kExchangeStride + 4 * own.warp);
     own.barrier();
     if (thread >= first * strip_outputs && thread < end * strip_outputs)
       y = sum_of_partials(exchange + (thread - first * strip_outputs) * kExchangeStride);
   }
   if (thread < strips * strip_outputs)
-    finish_output<Slices>(step, output, own_place<Slices>(program, output, pass, own), before, biases[thread], words, y);
+    finish_output<Slices>(step, output, own_place<Slices>(program, output, pass, own), before,
+                          reinterpret_cast<const float*>(shared + program.biases)[threadIdx.x], words, y);
 }
 
 }  // namespace genai::cuda
