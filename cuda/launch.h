@@ -116,10 +116,10 @@ struct ProgramLaunch {
 };
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_row_program(const DeviceTraits& traits);
-// The same of products with 2 to 8 rows, which are in `calls`.
+// The same of products with 2 to 4 rows, which are in `calls`.
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_rows_program(const DeviceTraits& traits);
-inline constexpr int kMaxChainRows = 8;
+inline constexpr int kMaxChainRows = 4;
 
 // The same with 2 to 16 rows: the input is prepared in scratch first.
 std::size_t rows_input_bytes(int row_count, int cols);

@@ -1,8 +1,8 @@
-// rows_program.cu - a chain of products of quantised matrices with 2 to 8 rows of activations by one kernel
+// rows_program.cu - a chain of products of quantised matrices with 2 to 4 rows of activations by one kernel
 // (NOTE [Rows program] in rows_program.cuh).   Y = W norm(X), and Y is the next X
 // Shapes   as those of matmul_rows.cu, for inputs that shared memory holds whole. sm_90.
-// Mapping  one block a multiprocessor, of two halves of eight warps. A half takes its strips four at a time, as two
-//          pairs, and walks K in chunks of eight tiles: warp w has tile w of each (rows_product.cuh).
+// Mapping  one block a multiprocessor, of two halves of eight warps. A half takes up to eight strips at a time and
+//          walks K in chunks of eight tiles: warp w has tile w of each (rows_few_product.cuh).
 // Bound    memory: the packed bytes of all matrices, once. Between two products: latency.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
 #include <algorithm>
@@ -11,8 +11,6 @@
 #include <optional>
 
 #include "cuda/kernels/rows_few_product.cuh"
-#include "cuda/kernels/rows_finish.cuh"
-#include "cuda/kernels/rows_product.cuh"
 #include "cuda/kernels/rows_program.cuh"
 #include "cuda/kernels/rows_program_finish.cuh"
 #include "cuda/kernels/rows_program_input.cuh"
@@ -24,12 +22,9 @@ namespace {
 
 constexpr int kMaxRegisters = 96;  // of 18 warps a quarter of a multiprocessor has five
 constexpr int kWindowBytes = 28 * 1024;  // of a ring on their way at once
-constexpr int kFewestSlots = 2;          // of a ring
-constexpr int kEnoughSlots = 4;          // rather than room for partials
+constexpr int kFewestSlots = 3;          // of a ring
 constexpr int kMaxSlots = 12;
-constexpr int kFewRows = 4;
 constexpr int kBlockBarrier = 15;  // of all that compute
-constexpr int kExchangeOutputs = 128;
 
 // Where the last chunk has no tile for the warp.
 __device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, const RowsStep& step, int stages,
@@ -43,119 +38,55 @@ __device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, cons
   }
 }
 
-// kPairs pairs of strips over all of K. Of a lone strip the lower neighbour is noise, what lay there before, and is not
-// stored.
-template <DType kType, class Slices, int kPairs>
+// A few strips over all of K.
+template <DType kType, class Slices>
 __device__ __forceinline__ void compute_pass(const RowsProgram& program, const RowsStep& step,
                                              const StreamOutput& output, const RowsPass& pass, HalfRing& ring,
                                              unsigned* words, unsigned char* shared, const HalfThread& own) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
-  const ColumnPlaces<1> places(
-      Slices::kColumns, own.lane, [](int m) { return Slices::quant_offset(0, m); },
-      [](int m) { return Slices::scales() + Slices::scale_offset(0, m); });
-  const unsigned before = request_terms<Slices>(program, step, output, pass, words, shared, own);
-  PairPartials<1> partials[kPairs] = {};
-  const unsigned char* slice = shared + own.warp * Slices::kBytes;
-#pragma unroll 1
-  for (int left = step.shape.tile_count - own.warp; left > 0; left -= kChunkTiles) {
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      TilePair<kType> tiles;
-      ring.wait_full();
-      tiles.load(ring.stage() + own.warp * kTileBytes, own.lane);
-      __syncwarp();
-      ring.release(own.lane);
-      ring.advance(program);
-      accumulate_tiles<kType, 1>(tiles, Slices(), slice, places, partials[pair]);
-    }
-    slice += kChunkTiles * Slices::kBytes;
-  }
-  pass_over_chunk(program, step, kPairs, ring, own);
-  constexpr UnitShape unit(Slices::kColumns);
-  finish_pass<Slices, 2 * kPairs>(program, step, output, pass, before, words, shared, own, [&](int strip, float* to) {
-    const auto& sums = partials[strip / 2][0];
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      store_four(to + ((k * kStripRows + own.lane / 4) * unit.pairs() + own.lane % 4) * kExchangeStride,
-                 sums[0][strip % 2][k], sums[1][strip % 2][k], sums[2][strip % 2][k], sums[3][strip % 2][k]);
-  });
-}
-
-// kStrips strips over all of K, with up to four rows.
-template <DType kType, class Slices, int kStrips>
-__device__ __forceinline__ void compute_few(const RowsProgram& program, const RowsStep& step,
-                                            const StreamOutput& output, const RowsPass& pass, HalfRing& ring,
-                                            unsigned* words, unsigned char* shared, const HalfThread& own) {
-  constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const FewPlaces places = FewPlaces::of<Slices>(own.lane);
   const bool second = own.lane % 4 >= 2;
-  const unsigned before = request_terms<Slices>(program, step, output, pass, words, shared, own);
-  FewPartials partials[kStrips] = {};
+  const unsigned before = request_terms(program, step, output, pass, words, shared, own);
+  FewPartials partials[kPassStrips] = {};
   const unsigned char* slice = shared + own.warp * Slices::kBytes;
 #pragma unroll 1
   for (int left = step.shape.tile_count - own.warp; left > 0; left -= kChunkTiles) {
     const FewInput inputs[2] = {load_few<Slices, has_minimum(kType)>(slice, places, 0),
                                 load_few<Slices, has_minimum(kType)>(slice, places, 1)};
 #pragma unroll
-    for (int first = 0; first < kStrips; first += 2) {
-      constexpr int kStage = 2;
-      FewTile<kType> tiles[kStage];
+    for (int strip = 0; strip < kPassStrips; strip += kStageStrips) {
+      if (strip >= pass.strips) break;
+      const bool both = strip + 1 < pass.strips;
+      FewTile<kType> upper;
+      FewTile<kType> lower;
       ring.wait_full();
-      const TileBytes* stage = ring.stage() + own.warp * kTileBytes;
-#pragma unroll
-      for (int i = 0; i < kStage; ++i)
-        if (first + i < kStrips) tiles[i].load(stage + i * kChunkTiles * kTileBytes, own.lane);
+      const TileBytes* tile = ring.stage() + own.warp * kTileBytes;
+      upper.load(tile, own.lane);
+      if (both) lower.load(tile + kChunkTiles * kTileBytes, own.lane);
       __syncwarp();
       ring.release(own.lane);
       ring.advance(program);
-#pragma unroll
-      for (int i = 0; i < kStage; ++i) {
-        if (first + i >= kStrips) continue;
-        accumulate_few<kType, 0>(tiles[i], inputs[0], second, partials[first + i]);
-        accumulate_few<kType, 1>(tiles[i], inputs[1], second, partials[first + i]);
-      }
+      accumulate_few<kType, 0>(upper, inputs[0], second, partials[strip]);
+      accumulate_few<kType, 1>(upper, inputs[1], second, partials[strip]);
+      if (!both) break;
+      accumulate_few<kType, 0>(lower, inputs[0], second, partials[strip + 1]);
+      accumulate_few<kType, 1>(lower, inputs[1], second, partials[strip + 1]);
     }
     slice += kChunkTiles * Slices::kBytes;
   }
-  pass_over_chunk(program, step, (kStrips + 1) / 2, ring, own);
-  finish_pass<Slices, kStrips>(program, step, output, pass, before, words, shared, own, [&](int strip, float* to) {
-    to += (own.lane / 4 * 2 + own.lane % 2) * kExchangeStride + (second ? 1 : 0);
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-#pragma unroll
-      for (int pair = 0; pair < 2; ++pair)
-        to[k * kStripRows * 2 * kExchangeStride + 2 * pair] = partials[strip][pair][k];
-  });
+  pass_over_chunk(program, step, (pass.strips + 1) / kStageStrips, ring, own);
+  finish_pass(program, step, output, pass, before, words, shared, own, second, partials);
 }
 
 template <DType kType, class Slices>
 __device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
                                               HalfRing& ring, unsigned* words, unsigned char* shared,
                                               const HalfThread& own) {
-  static_assert(kPassPairs == 2);
   const StreamOutput& output = step.shape.outputs[share.output];
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
     const RowsPass pass = {strip, min(share.pass_strips, share.end - strip)};
-    if constexpr (Slices::kColumns == kFewRows) {
-      switch (pass.strips) {
-        case 1:
-          compute_few<kType, Slices, 1>(program, step, output, pass, ring, words, shared, own);
-          break;
-        case 2:
-          compute_few<kType, Slices, 2>(program, step, output, pass, ring, words, shared, own);
-          break;
-        case 3:
-          compute_few<kType, Slices, 3>(program, step, output, pass, ring, words, shared, own);
-          break;
-        default:
-          compute_few<kType, Slices, 4>(program, step, output, pass, ring, words, shared, own);
-      }
-    } else if (pass.strips > 2) {
-      compute_pass<kType, Slices, 2>(program, step, output, pass, ring, words, shared, own);
-    } else {
-      compute_pass<kType, Slices, 1>(program, step, output, pass, ring, words, shared, own);
-    }
+    compute_pass<kType, Slices>(program, step, output, pass, ring, words, shared, own);
   }
 }
 
@@ -174,7 +105,7 @@ __device__ __forceinline__ void feed_share(const RowsProgram& program, const Row
     for (int left = step.shape.tile_count; left > 0; left -= kChunkTiles) {
       const unsigned bytes = static_cast<unsigned>(min(left, kChunkTiles) * kTileBytes);
 #pragma unroll 1
-      for (int first = 0; first < strips; first += 2) {
+      for (int first = 0; first < strips; first += kStageStrips) {
         const bool both = first + 1 < strips;
         if (ahead == program.window) {
           arriving.wait_full();
@@ -232,7 +163,7 @@ __device__ __forceinline__ void compute_program(const RowsProgram& program, unsi
     const RowsStep& step = program.steps[index];
     const RowsShare& share = shares[index * kHalves + own.half()];
     prepare_step<Slices>(program, step, words, own,
-                 reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes));
+                 reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes));
     if (index == 0) clear_words(program.handover, launch, own);
     take_slices<Slices>(step, words, own, shared);
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
@@ -242,7 +173,7 @@ __device__ __forceinline__ void compute_program(const RowsProgram& program, unsi
   }
 }
 
-template <DType kFirst, DType kSecond, int kColumns>
+template <DType kFirst, DType kSecond>
 __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_constant__ RowsProgram program) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
   allow_next_grid();
@@ -268,7 +199,7 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   const HalfThread own;
   wait_for_previous_grid();
   const unsigned launch = program.handover.launches()[blockIdx.x];
-  using Slices = RowsSlices<kColumns, has_minimum(kFirst) || has_minimum(kSecond)>;
+  using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
   compute_program<kFirst, kSecond, Slices>(program, launch, shared, own);
   named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   // Also for blocks that other launches have.
@@ -281,8 +212,7 @@ using RowsProgramKernel = void (*)(RowsProgram);
 struct RowsProgramChoice {
   DType first;
   DType second;
-  RowsProgramKernel few;  // up to kFewRows rows
-  RowsProgramKernel many;
+  RowsProgramKernel kernel;
 
   bool reads(const MatmulArgs& args) const {
     return std::all_of(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
@@ -293,8 +223,7 @@ struct RowsProgramChoice {
 
 template <DType kFirst, DType kSecond>
 constexpr RowsProgramChoice program_choice() {
-  return {kFirst, kSecond, rows_program_kernel<kFirst, kSecond, kFewRows>,
-          rows_program_kernel<kFirst, kSecond, kMaxProgramRows>};
+  return {kFirst, kSecond, rows_program_kernel<kFirst, kSecond>};
 }
 
 // What quantisers write: one type, and the output matrix or half of some matrices in Q6_K.
@@ -323,7 +252,7 @@ class ChainBuilder {
   bool add(const MatmulArgs& args);
   void finish();
   const RowsProgram& program() const { return program_; }
-  RowsProgramKernel kernel() const { return columns() == kFewRows ? choice_->few : choice_->many; }
+  RowsProgramKernel kernel() const { return choice_->kernel; }
   std::size_t shared_bytes() const { return static_cast<std::size_t>(shared_bytes_); }
 
  private:
@@ -333,8 +262,10 @@ class ChainBuilder {
                        [&](const MatmulArgs* args) { return choice.reads(*args); });
   }
   bool lay_out();
-  int columns() const { return program_.row_count <= kFewRows ? kFewRows : kMaxProgramRows; }
-  int sum_units() const { return has_minimum(choice_->first) || has_minimum(choice_->second) ? 1 : 0; }
+  int slice_bytes() const {
+    return has_minimum(choice_->first) || has_minimum(choice_->second) ? RowsSlices<true>::kBytes
+                                                                        : RowsSlices<false>::kBytes;
+  }
   int take_words(std::int64_t count) {
     const int first = used_words_;
     used_words_ += static_cast<int>((count + 3) / 4 * 4);
@@ -352,19 +283,13 @@ class ChainBuilder {
 };
 
 bool ChainBuilder::lay_out() {
-  program_.exchange = most_tiles_ * 16 * (9 + sum_units()) * columns();
-  const int strip_outputs = kStripRows * columns();
+  program_.exchange = most_tiles_ * slice_bytes();
+  program_.biases = program_.exchange + kHalves * kExchangeBytes;
+  program_.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
   const int shares_bytes = kHalves * kMaxRowsSteps * static_cast<int>(sizeof(RowsShare));
-  program_.slot_bytes = 2 * kChunkTiles * most_tile_bytes_;
-  const int slot_cost = kHalves * (program_.slot_bytes + kSlotBarriers);
-  for (program_.round_strips = kExchangeOutputs / strip_outputs;; program_.round_strips /= 2) {
-    program_.exchange_bytes = program_.round_strips * strip_outputs * kExchangeStride * 4;
-    program_.biases = program_.exchange + kHalves * program_.exchange_bytes;
-    program_.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
-    const int room = traits_->shared_bytes_per_block - program_.slots - shares_bytes;
-    program_.slot_count = std::min(room / slot_cost, kMaxSlots);
-    if (program_.slot_count >= kEnoughSlots || program_.round_strips == 1) break;
-  }
+  const int room = traits_->shared_bytes_per_block - program_.slots - shares_bytes;
+  program_.slot_bytes = kStageStrips * kChunkTiles * most_tile_bytes_;
+  program_.slot_count = std::min(room / (kHalves * (program_.slot_bytes + kSlotBarriers)), kMaxSlots);
   if (program_.slot_count < kFewestSlots) return false;
   program_.barriers = program_.slots + kHalves * program_.slot_count * program_.slot_bytes;
   program_.shares = program_.barriers + kHalves * program_.slot_count * kSlotBarriers;
@@ -434,7 +359,7 @@ bool ChainBuilder::add(const MatmulArgs& args) {
   step.stores = true;
   step.epilogue = args.epilogue;
   step.soft_cap = args.soft_cap;
-  step.division.pass_strips = 2 * kPassPairs;
+  step.division.pass_strips = kPassStrips;
   if (count > 0) {
     RowsStep& last = program_.steps[count - 1];
     last.words.output = take_words(std::int64_t{args.row_count} * cols);
@@ -445,7 +370,7 @@ bool ChainBuilder::add(const MatmulArgs& args) {
     step.words.before = earlier.words.output;
     earlier.stores = false;
   }
-  step.words.input = take_words(std::int64_t{step.shape.tile_count} * 16 * 10 / 4 * columns());
+  step.words.input = take_words(std::int64_t{step.shape.tile_count} * RowsSlices<true>::kBytes / 4);
   if (used_words_ > HandoverMemory::kRegionWords) return give_up();
   calls_[count] = &args;
   ++program_.step_count;
@@ -466,9 +391,8 @@ void ChainBuilder::finish() {
 
 void prepare_rows_program(const DeviceTraits& traits) {
   for (const RowsProgramChoice& choice : kChoices)
-    for (const RowsProgramKernel kernel : {choice.few, choice.many})
-      CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      traits.shared_bytes_per_block));
+    CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    traits.shared_bytes_per_block));
 }
 
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {

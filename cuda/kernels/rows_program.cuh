@@ -1,4 +1,4 @@
-// rows_program.cuh - what the kernel of a chain of products with 2 to 8 rows is told (rows_program.cu).
+// rows_program.cuh - what the kernel of a chain of products with 2 to 4 rows is told (rows_program.cu).
 //
 // NOTE [Rows program]
 // A chain is a few products of which each reads what the one before it wrote. One kernel runs them all: one block a
@@ -14,7 +14,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/handover.cuh"
-#include "cuda/kernels/rows_product.cuh"
+#include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/rows_prepare.cuh"
 #include "cuda/kernels/rows_share.cuh"
 #include "cuda/kernels/rows_stream.cuh"
@@ -25,17 +25,21 @@ namespace genai::cuda {
 
 inline constexpr int kHalves = 2;
 inline constexpr int kMaxProgramRows = kMaxChainRows;
-static_assert(kMaxProgramRows == kGroupColumns);
 inline constexpr int kMaxRowsSteps = 4;
-inline constexpr int kPassPairs = 2;  // of strips
+inline constexpr int kPassStrips = 8;  // at most
+inline constexpr int kStageStrips = 2;
+inline constexpr int kRoundStrips = 4;  // whose partials are added up at once
+inline constexpr int kStripOutputs = kStripRows * kMaxProgramRows;
+inline constexpr int kExchangeBytes = kRoundStrips * kStripOutputs * kExchangeStride * static_cast<int>(sizeof(float));
+static_assert(kPassStrips * kStripOutputs == kRowsThreads && kExchangeBytes >= kPrepareThreads * 4);
 inline constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
 inline constexpr int kRowsProgramThreads = kHalves * (kRowsThreads + kWarpLanes);
 
 // The input of a product, tile by tile: what a warp of each half reads of it is contiguous.
 //   quants [pair of blocks][column][c][block of the pair][h][4 bytes], scales and sums as in rows_input.cuh
-template <int kColumnCount, bool kWithSums>
+template <bool kWithSums>
 struct RowsSlices {
-  static constexpr int kColumns = kColumnCount;
+  static constexpr int kColumns = kMaxProgramRows;
   static constexpr bool kSums = kWithSums;
   static constexpr int kUnits = (kSums ? 10 : 9) * kColumns;  // 16 bytes each: eight a column of quants, one of scales
   static constexpr int kBytes = 16 * kUnits;
@@ -74,16 +78,14 @@ struct RowsStep {
 
 struct RowsProgram {
   HandoverMemory handover;
-  int slots;  // offsets in shared memory: the rings of both halves. A stage is a chunk of a pair of strips
+  int slots;  // offsets in shared memory: the rings of both halves. A stage is a chunk of two strips
   int barriers;
   int slot_bytes;
   int slot_count;
   int window;    // stages of a ring on their way at once
   int exchange;  // where a half's partials meet, twice
-  int exchange_bytes;
   int biases;  // a thread's
   int shares;  // [step][half]
-  int round_strips;
   int row_count;
   int step_count;
   RowsStep steps[kMaxRowsSteps];

@@ -4,7 +4,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "cuda/kernels/rows_finish.cuh"
+#include "cuda/kernels/rows_few_product.cuh"
 #include "cuda/kernels/rows_program.cuh"
 
 namespace genai::cuda {
@@ -13,10 +13,9 @@ __device__ __forceinline__ int row_width(const RowsStep& step, const StreamOutpu
   return is_gated(step.epilogue) ? output.rows / 2 : output.rows;
 }
 
-template <class Slices>
 __device__ __forceinline__ RowsPlace own_place(const RowsProgram& program, const StreamOutput& output,
                                                const RowsPass& pass, const HalfThread& own) {
-  return output_place<1>(program.row_count, output, pass, UnitShape(Slices::kColumns), own.thread());
+  return output_place<1>(program.row_count, output, pass, UnitShape(kMaxProgramRows), own.thread());
 }
 
 // What the thread's output is added to, as a word; none where it was asked for and is perhaps not there yet.
@@ -31,26 +30,24 @@ __device__ __forceinline__ unsigned request_before(const RowsStep& step, const S
 }
 
 // The same, and asks for the bias.
-template <class Slices>
 __device__ __forceinline__ unsigned request_terms(const RowsProgram& program, const RowsStep& step,
                                                   const StreamOutput& output, const RowsPass& pass,
                                                   const unsigned* words, unsigned char* shared,
                                                   const HalfThread& own) {
-  const RowsPlace place = own_place<Slices>(program, output, pass, own);
+  const RowsPlace place = own_place(program, output, pass, own);
   if (output.bias != nullptr && place.valid)
     request_4_bytes(shared + program.biases + threadIdx.x * 4, output.bias + place.row);
   return request_before(step, output, place, words);
 }
 
 // By whole warps.
-template <class Slices>
 __device__ __forceinline__ void finish_output(const RowsStep& step, const StreamOutput& output, const RowsPlace& place, unsigned before,
                                               float bias, unsigned* words, float y) {
   if (output.bias != nullptr) y = y + bias;
   int column = place.row;
   bool valid = place.valid;
   if (is_gated(step.epilogue)) {
-    const float up = __shfl_xor_sync(kFullWarp, y, UnitShape(Slices::kColumns).pairs());
+    const float up = __shfl_xor_sync(kFullWarp, y, UnitShape(kMaxProgramRows).pairs());
     y = activate(step.epilogue, y) * up;
     column /= 2;
     valid = valid && place.row % 2 == 0;
@@ -65,35 +62,33 @@ __device__ __forceinline__ void finish_output(const RowsStep& step, const Stream
   if (step.stores) output.out[static_cast<std::int64_t>(place.m) * output.out_stride + column] = y;
 }
 
-// By all warps of the half; thread t adds up output t. store_strip(strip, to) puts a lane's partials of a strip where its
-// outputs' lie.
-template <class Slices, int kStrips, class Store>
+// By all warps of the half; thread t adds up output t. `second`: which blocks of a pair the lane's partials are of.
 __device__ __forceinline__ void finish_pass(const RowsProgram& program, const RowsStep& step,
-                                            const StreamOutput& output, const RowsPass& pass,
-                                            unsigned before, unsigned* words, unsigned char* shared,
-                                            const HalfThread& own, const Store& store_strip) {
-  constexpr UnitShape unit(Slices::kColumns);
-  constexpr int strip_outputs = unit.outputs() / 2;
-  const int strips = (pass.strips + 1) / 2 * 2;
+                                            const StreamOutput& output, const RowsPass& pass, unsigned before,
+                                            unsigned* words, unsigned char* shared, const HalfThread& own, bool second,
+                                            const FewPartials (&partials)[kPassStrips]) {
   const int thread = own.thread();
-  float* exchange = reinterpret_cast<float*>(shared + program.exchange + own.half() * program.exchange_bytes);
+  float* exchange = reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes);
+  float* to = exchange + (own.lane / 4 * 2 + own.lane % 2) * kExchangeStride + 4 * own.warp + (second ? 1 : 0);
   float y = 0.0f;
   wait_for_requests();
-#pragma unroll 1
-  for (int first = 0; first < strips; first += program.round_strips) {
-    const int end = min(first + program.round_strips, strips);
+#pragma unroll
+  for (int first = 0; first < kPassStrips; first += kRoundStrips) {
+    if (first >= pass.strips) break;
     own.barrier();  // the last round has been read
 #pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip)
-      if (strip >= first && strip < end)
-        store_strip(strip, exchange + (strip - first) * strip_outputs * kExchangeStride + 4 * own.warp);
+    for (int strip = first; strip < first + kRoundStrips; ++strip)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        to[((strip - first) * kStripOutputs + i / 2 * kStripRows * 2) * kExchangeStride + i % 2 * 2] =
+            partials[strip][i % 2][i / 2];
     own.barrier();
-    if (thread >= first * strip_outputs && thread < end * strip_outputs)
-      y = sum_of_partials(exchange + (thread - first * strip_outputs) * kExchangeStride);
+    if (thread / (kRoundStrips * kStripOutputs) == first / kRoundStrips)
+      y = sum_of_partials(exchange + thread % (kRoundStrips * kStripOutputs) * kExchangeStride);
   }
-  if (thread < strips * strip_outputs)
-    finish_output<Slices>(step, output, own_place<Slices>(program, output, pass, own), before,
-                          reinterpret_cast<const float*>(shared + program.biases)[threadIdx.x], words, y);
+  if (thread < pass.strips * kStripOutputs)
+    finish_output(step, output, own_place(program, output, pass, own), before,
+                  reinterpret_cast<const float*>(shared + program.biases)[threadIdx.x], words, y);
 }
 
 }  // namespace genai::cuda
