@@ -42,11 +42,11 @@ __device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, cons
 template <DType kType, class Slices>
 __device__ __forceinline__ void compute_pass(const RowsProgram& program, const RowsStep& step,
                                              const StreamOutput& output, const RowsPass& pass, HalfRing& ring,
-                                             unsigned* words, unsigned char* shared, const HalfThread& own) {
+                                             unsigned char* shared, const HalfThread& own) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const FewPlaces places = FewPlaces::of<Slices>(own.lane);
   const bool second = own.lane % 4 >= 2;
-  const unsigned before = request_terms(program, step, output, pass, words, shared, own);
+  const unsigned before = request_terms(program, step, output, pass, shared, own);
   FewPartials partials[kPassStrips] = {};
   const unsigned char* slice = shared + own.warp * Slices::kBytes;
 #pragma unroll 1
@@ -75,18 +75,18 @@ __device__ __forceinline__ void compute_pass(const RowsProgram& program, const R
     slice += kChunkTiles * Slices::kBytes;
   }
   pass_over_chunk(program, step, (pass.strips + 1) / kStageStrips, ring, own);
-  finish_pass(program, step, output, pass, before, words, shared, own, second, partials);
+  finish_pass(program, step, output, pass, before, shared, own, second, partials);
 }
 
 template <DType kType, class Slices>
 __device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
-                                              HalfRing& ring, unsigned* words, unsigned char* shared,
+                                              HalfRing& ring, unsigned char* shared,
                                               const HalfThread& own) {
   const StreamOutput& output = step.shape.outputs[share.output];
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
     const RowsPass pass = {strip, min(share.pass_strips, share.end - strip)};
-    compute_pass<kType, Slices>(program, step, output, pass, ring, words, shared, own);
+    compute_pass<kType, Slices>(program, step, output, pass, ring, shared, own);
   }
 }
 
@@ -143,33 +143,32 @@ __device__ __forceinline__ void feed_program(const RowsProgram& program, int hal
 }
 
 // The block's part of the words of the last launch, which are those of the next.
-__device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsigned launch, const HalfThread& own) {
+__device__ __forceinline__ void clear_words(const RowsProgram& program, const unsigned char* shared) {
   constexpr int kThreads = kHalves * kRowsThreads;
-  uint4* others = reinterpret_cast<uint4*>(handover.words(launch + 1));
+  uint4* others = reinterpret_cast<uint4*>(program.handover.words(launch_number(program, shared) + 1));
 #pragma unroll 1
-  for (int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-       i < HandoverMemory::kRegionWords / 4; i += static_cast<int>(gridDim.x) * kThreads)
+  for (int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x); i < HandoverMemory::kRegionWords / 4;
+       i += static_cast<int>(gridDim.x) * kThreads)
     others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
 }
 
 template <DType kFirst, DType kSecond, class Slices>
-__device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned launch, unsigned char* shared,
+__device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned char* shared,
                                                 const HalfThread& own) {
   const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
-  unsigned* words = program.handover.words(launch);
   HalfRing ring(program, shared, own.half());
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
     const RowsStep& step = program.steps[index];
     const RowsShare& share = shares[index * kHalves + own.half()];
-    prepare_step<Slices>(program, step, words, own,
-                 reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes));
-    if (index == 0) clear_words(program.handover, launch, own);
-    take_slices<Slices>(step, words, own, shared);
+    prepare_step<Slices>(program, step, launch_words(program, shared), own,
+                         reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes));
+    if (index == 0) clear_words(program, shared);
+    take_slices<Slices>(step, launch_words(program, shared), own, shared);
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
-      compute_share<kSecond, Slices>(program, step, share, ring, words, shared, own);
+      compute_share<kSecond, Slices>(program, step, share, ring, shared, own);
     else
-      compute_share<kFirst, Slices>(program, step, share, ring, words, shared, own);
+      compute_share<kFirst, Slices>(program, step, share, ring, shared, own);
   }
 }
 
@@ -198,13 +197,15 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   }
   const HalfThread own;
   wait_for_previous_grid();
-  const unsigned launch = program.handover.launches()[blockIdx.x];
+  if (thread == 0)
+    *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
+  named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
-  compute_program<kFirst, kSecond, Slices>(program, launch, shared, own);
+  compute_program<kFirst, kSecond, Slices>(program, shared, own);
   named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   // Also for blocks that other launches have.
   const int block = static_cast<int>(blockIdx.x) + thread * static_cast<int>(gridDim.x);
-  if (block < HandoverMemory::kMaxBlocks) program.handover.launches()[block] = launch + 1;
+  if (block < HandoverMemory::kMaxBlocks) program.handover.launches()[block] = launch_number(program, shared) + 1;
 }
 
 using RowsProgramKernel = void (*)(RowsProgram);
@@ -286,15 +287,16 @@ bool ChainBuilder::lay_out() {
   program_.exchange = most_tiles_ * slice_bytes();
   program_.biases = program_.exchange + kHalves * kExchangeBytes;
   program_.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
-  const int shares_bytes = kHalves * kMaxRowsSteps * static_cast<int>(sizeof(RowsShare));
-  const int room = traits_->shared_bytes_per_block - program_.slots - shares_bytes;
+  const int rest = kHalves * kMaxRowsSteps * static_cast<int>(sizeof(RowsShare)) + static_cast<int>(sizeof(unsigned));
+  const int room = traits_->shared_bytes_per_block - program_.slots - rest;
   program_.slot_bytes = kStageStrips * kChunkTiles * most_tile_bytes_;
   program_.slot_count = std::min(room / (kHalves * (program_.slot_bytes + kSlotBarriers)), kMaxSlots);
   if (program_.slot_count < kFewestSlots) return false;
   program_.barriers = program_.slots + kHalves * program_.slot_count * program_.slot_bytes;
   program_.shares = program_.barriers + kHalves * program_.slot_count * kSlotBarriers;
   program_.window = std::clamp(kWindowBytes / program_.slot_bytes, 2, program_.slot_count);
-  shared_bytes_ = program_.shares + shares_bytes;
+  shared_bytes_ = program_.shares + rest;
+  program_.launch = shared_bytes_ - static_cast<int>(sizeof(unsigned));
   return true;
 }
 

@@ -86,6 +86,7 @@ struct RowsProgram {
   int exchange;  // where a half's partials meet, twice
   int biases;  // a thread's
   int shares;  // [step][half]
+  int launch;  // its number
   int row_count;
   int step_count;
   RowsStep steps[kMaxRowsSteps];
@@ -127,6 +128,14 @@ struct HalfRing {
     expect_shared(barrier, bytes);
   }
 };
+
+// The launch's number and region, looked up anew where they are used: kept, they would take registers from sums.
+__device__ __forceinline__ unsigned launch_number(const RowsProgram& program, const unsigned char* shared) {
+  return *reinterpret_cast<const volatile unsigned*>(shared + program.launch);
+}
+__device__ __forceinline__ unsigned* launch_words(const RowsProgram& program, const unsigned char* shared) {
+  return program.handover.words(launch_number(program, shared));
+}
 
 // A thread of a half that computes.
 struct HalfThread {

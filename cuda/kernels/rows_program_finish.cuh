@@ -32,12 +32,11 @@ __device__ __forceinline__ unsigned request_before(const RowsStep& step, const S
 // The same, and asks for the bias.
 __device__ __forceinline__ unsigned request_terms(const RowsProgram& program, const RowsStep& step,
                                                   const StreamOutput& output, const RowsPass& pass,
-                                                  const unsigned* words, unsigned char* shared,
-                                                  const HalfThread& own) {
+                                                  unsigned char* shared, const HalfThread& own) {
   const RowsPlace place = own_place(program, output, pass, own);
   if (output.bias != nullptr && place.valid)
     request_4_bytes(shared + program.biases + threadIdx.x * 4, output.bias + place.row);
-  return request_before(step, output, place, words);
+  return request_before(step, output, place, launch_words(program, shared));
 }
 
 // By whole warps.
@@ -65,7 +64,7 @@ __device__ __forceinline__ void finish_output(const RowsStep& step, const Stream
 // By all warps of the half; thread t adds up output t. `second`: which blocks of a pair the lane's partials are of.
 __device__ __forceinline__ void finish_pass(const RowsProgram& program, const RowsStep& step,
                                             const StreamOutput& output, const RowsPass& pass, unsigned before,
-                                            unsigned* words, unsigned char* shared, const HalfThread& own, bool second,
+                                            unsigned char* shared, const HalfThread& own, bool second,
                                             const FewPartials (&partials)[kPassStrips]) {
   const int thread = own.thread();
   float* exchange = reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes);
@@ -88,7 +87,7 @@ __device__ __forceinline__ void finish_pass(const RowsProgram& program, const Ro
   }
   if (thread < pass.strips * kStripOutputs)
     finish_output(step, output, own_place(program, output, pass, own), before,
-                  reinterpret_cast<const float*>(shared + program.biases)[threadIdx.x], words, y);
+                  reinterpret_cast<const float*>(shared + program.biases)[threadIdx.x], launch_words(program, shared), y);
 }
 
 }  // namespace genai::cuda
