@@ -1,7 +1,7 @@
 // rows_program.cu - a chain of products of quantised matrices with 2 to 4 rows of activations by one kernel
 // (NOTE [Rows program] in rows_program.cuh).   Y = W norm(X), and Y is the next X
 // Shapes   as those of matmul_rows.cu, for inputs that shared memory holds whole. sm_90.
-// Mapping  one block a multiprocessor, of two halves of eight warps. A half takes up to eight strips at a time and
+// Mapping  one block a multiprocessor, of two halves of eight warps. A half takes up to four strips at a time and
 //          walks K in chunks of eight tiles: warp w has tile w of each (rows_few_product.cuh).
 // Bound    memory: the packed bytes of all matrices, once. Between two products: latency.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
@@ -38,55 +38,63 @@ __device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, cons
   }
 }
 
-// A few strips over all of K.
-template <DType kType, class Slices>
+// kStrips strips over all of K.
+template <DType kType, class Slices, int kStrips>
 __device__ __forceinline__ void compute_pass(const RowsProgram& program, const RowsStep& step,
-                                             const StreamOutput& output, const RowsPass& pass, HalfRing& ring,
+                                             const StreamOutput& output, int first_strip, HalfRing& ring,
                                              unsigned char* shared, const HalfThread& own) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const FewPlaces places = FewPlaces::of<Slices>(own.lane);
   const bool second = own.lane % 4 >= 2;
+  const RowsPass pass = {first_strip, kStrips};
   const unsigned before = request_terms(program, step, output, pass, shared, own);
-  FewPartials partials[kPassStrips] = {};
+  FewPartials partials[kStrips] = {};
   const unsigned char* slice = shared + own.warp * Slices::kBytes;
 #pragma unroll 1
   for (int left = step.shape.tile_count - own.warp; left > 0; left -= kChunkTiles) {
     const FewInput inputs[2] = {load_few<Slices, has_minimum(kType)>(slice, places, 0),
                                 load_few<Slices, has_minimum(kType)>(slice, places, 1)};
+    FewTile<kType> tiles[kStrips];
 #pragma unroll
-    for (int strip = 0; strip < kPassStrips; strip += kStageStrips) {
-      if (strip >= pass.strips) break;
-      const bool both = strip + 1 < pass.strips;
-      FewTile<kType> upper;
-      FewTile<kType> lower;
-      ring.wait_full();
-      const TileBytes* tile = ring.stage() + own.warp * kTileBytes;
-      upper.load(tile, own.lane);
-      if (both) lower.load(tile + kChunkTiles * kTileBytes, own.lane);
+    for (int strip = 0; strip < kStrips; ++strip) {
+      if (strip % kStageStrips == 0) ring.wait_full();
+      tiles[strip].load(ring.stage() + (strip % kStageStrips * kChunkTiles + own.warp) * kTileBytes, own.lane);
+      if (strip % kStageStrips + 1 < kStageStrips && strip + 1 < kStrips) continue;
       __syncwarp();
       ring.release(own.lane);
       ring.advance(program);
-      accumulate_few<kType, 0>(upper, inputs[0], second, partials[strip]);
-      accumulate_few<kType, 1>(upper, inputs[1], second, partials[strip]);
-      if (!both) break;
-      accumulate_few<kType, 0>(lower, inputs[0], second, partials[strip + 1]);
-      accumulate_few<kType, 1>(lower, inputs[1], second, partials[strip + 1]);
+#pragma unroll
+      for (int i = strip / kStageStrips * kStageStrips; i <= strip; ++i) {
+        accumulate_few<kType, 0>(tiles[i], inputs[0], second, partials[i]);
+        accumulate_few<kType, 1>(tiles[i], inputs[1], second, partials[i]);
+      }
     }
     slice += kChunkTiles * Slices::kBytes;
   }
-  pass_over_chunk(program, step, (pass.strips + 1) / kStageStrips, ring, own);
-  finish_pass(program, step, output, pass, before, shared, own, second, partials);
+  pass_over_chunk(program, step, (kStrips + 1) / kStageStrips, ring, own);
+  finish_pass<kStrips>(program, step, output, pass, before, shared, own, second, partials);
 }
 
 template <DType kType, class Slices>
 __device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
-                                              HalfRing& ring, unsigned char* shared,
-                                              const HalfThread& own) {
+                                              HalfRing& ring, unsigned char* shared, const HalfThread& own) {
   const StreamOutput& output = step.shape.outputs[share.output];
+  static_assert(kPassStrips == 4);
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
-    const RowsPass pass = {strip, min(share.pass_strips, share.end - strip)};
-    compute_pass<kType, Slices>(program, step, output, pass, ring, shared, own);
+    switch (min(share.pass_strips, share.end - strip)) {
+      case 1:
+        compute_pass<kType, Slices, 1>(program, step, output, strip, ring, shared, own);
+        break;
+      case 2:
+        compute_pass<kType, Slices, 2>(program, step, output, strip, ring, shared, own);
+        break;
+      case 3:
+        compute_pass<kType, Slices, 3>(program, step, output, strip, ring, shared, own);
+        break;
+      default:
+        compute_pass<kType, Slices, 4>(program, step, output, strip, ring, shared, own);
+    }
   }
 }
 
@@ -163,8 +171,8 @@ __device__ __forceinline__ void compute_program(const RowsProgram& program, unsi
     const RowsShare& share = shares[index * kHalves + own.half()];
     prepare_step<Slices>(program, step, launch_words(program, shared), own,
                          reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes));
-    if (index == 0) clear_words(program, shared);
     take_slices<Slices>(step, launch_words(program, shared), own, shared);
+    if (index == 0) clear_words(program, shared);
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
       compute_share<kSecond, Slices>(program, step, share, ring, shared, own);
     else

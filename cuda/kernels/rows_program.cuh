@@ -26,12 +26,11 @@ namespace genai::cuda {
 inline constexpr int kHalves = 2;
 inline constexpr int kMaxProgramRows = kMaxChainRows;
 inline constexpr int kMaxRowsSteps = 4;
-inline constexpr int kPassStrips = 8;  // at most
+inline constexpr int kPassStrips = 4;  // at most
 inline constexpr int kStageStrips = 2;
-inline constexpr int kRoundStrips = 4;  // whose partials are added up at once
 inline constexpr int kStripOutputs = kStripRows * kMaxProgramRows;
-inline constexpr int kExchangeBytes = kRoundStrips * kStripOutputs * kExchangeStride * static_cast<int>(sizeof(float));
-static_assert(kPassStrips * kStripOutputs == kRowsThreads && kExchangeBytes >= kPrepareThreads * 4);
+inline constexpr int kExchangeBytes = kPassStrips * kStripOutputs * kExchangeStride * static_cast<int>(sizeof(float));
+static_assert(kPassStrips * kStripOutputs <= kRowsThreads && kExchangeBytes >= kPrepareThreads * 4);
 inline constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
 inline constexpr int kRowsProgramThreads = kHalves * (kRowsThreads + kWarpLanes);
 

@@ -62,32 +62,27 @@ __device__ __forceinline__ void finish_output(const RowsStep& step, const Stream
 }
 
 // By all warps of the half; thread t adds up output t. `second`: which blocks of a pair the lane's partials are of.
+template <int kStrips>
 __device__ __forceinline__ void finish_pass(const RowsProgram& program, const RowsStep& step,
                                             const StreamOutput& output, const RowsPass& pass, unsigned before,
                                             unsigned char* shared, const HalfThread& own, bool second,
-                                            const FewPartials (&partials)[kPassStrips]) {
-  const int thread = own.thread();
+                                            const FewPartials (&partials)[kStrips]) {
   float* exchange = reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes);
   float* to = exchange + (own.lane / 4 * 2 + own.lane % 2) * kExchangeStride + 4 * own.warp + (second ? 1 : 0);
-  float y = 0.0f;
   wait_for_requests();
+  own.barrier();  // the last pass has been read
 #pragma unroll
-  for (int first = 0; first < kPassStrips; first += kRoundStrips) {
-    if (first >= pass.strips) break;
-    own.barrier();  // the last round has been read
+  for (int strip = 0; strip < kStrips; ++strip)
 #pragma unroll
-    for (int strip = first; strip < first + kRoundStrips; ++strip)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        to[((strip - first) * kStripOutputs + i / 2 * kStripRows * 2) * kExchangeStride + i % 2 * 2] =
-            partials[strip][i % 2][i / 2];
-    own.barrier();
-    if (thread / (kRoundStrips * kStripOutputs) == first / kRoundStrips)
-      y = sum_of_partials(exchange + thread % (kRoundStrips * kStripOutputs) * kExchangeStride);
-  }
-  if (thread < pass.strips * kStripOutputs)
-    finish_output(step, output, own_place(program, output, pass, own), before,
-                  reinterpret_cast<const float*>(shared + program.biases)[threadIdx.x], launch_words(program, shared), y);
+    for (int i = 0; i < 4; ++i)
+      to[(strip * kStripOutputs + i / 2 * kStripRows * 2) * kExchangeStride + i % 2 * 2] =
+          partials[strip][i % 2][i / 2];
+  own.barrier();
+  const int thread = own.thread();
+  if (thread >= kStrips * kStripOutputs) return;
+  const float y = sum_of_partials(exchange + thread * kExchangeStride);
+  finish_output(step, output, own_place(program, output, pass, own), before,
+                reinterpret_cast<const float*>(shared + program.biases)[threadIdx.x], launch_words(program, shared), y);
 }
 
 }  // namespace genai::cuda
