@@ -161,12 +161,12 @@ __device__ __forceinline__ void clear_words(const RowsProgram& program, const un
 }
 
 template <DType kFirst, DType kSecond, class Slices>
-__device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned char* shared,
-                                                const HalfThread& own) {
+__device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned char* shared) {
   const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
-  HalfRing ring(program, shared, own.half());
+  HalfRing ring(program, shared, HalfThread().half());
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
+    const HalfThread own;  // what follows from it is worked out anew: kept, it would take registers from sums
     const RowsStep& step = program.steps[index];
     const RowsShare& share = shares[index * kHalves + own.half()];
     prepare_step<Slices>(program, step, launch_words(program, shared), own,
@@ -203,13 +203,12 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
       feed_program<kFirst, kSecond>(program, (thread - kHalves * kRowsThreads) / kWarpLanes, shared);
     return;
   }
-  const HalfThread own;
   wait_for_previous_grid();
   if (thread == 0)
     *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
   named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
-  compute_program<kFirst, kSecond, Slices>(program, shared, own);
+  compute_program<kFirst, kSecond, Slices>(program, shared);
   named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   // Also for blocks that other launches have.
   const int block = static_cast<int>(blockIdx.x) + thread * static_cast<int>(gridDim.x);
