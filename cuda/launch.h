@@ -116,7 +116,7 @@ struct ProgramLaunch {
 };
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_row_program(const DeviceTraits& traits);
-// The same of products with 2 to 4 rows, which are in `calls`.
+// The same where they are products with 2 to kMaxChainRows rows (NOTE [Rows program]).
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_rows_program(const DeviceTraits& traits);
 inline constexpr int kMaxChainRows = 4;
@@ -142,8 +142,8 @@ std::int64_t matmul_half_tiles_cost(const DeviceTraits& traits, const MatmulArgs
 bool prepare_matmul_half_tiles();
 void launch_matmul_half_tiles(const LaunchTarget& target, const MatmulArgs& args);
 
-// Memory of one stream by which blocks hand over to each other: programs (NOTE [Program]), and products with a few rows
-// (NOTE [Rows input]).
+// Memory of one stream by which blocks hand over to each other: programs (NOTE [Program]), chains (NOTE [Rows program])
+// and products with a few rows (NOTE [Rows input]).
 std::size_t program_handover_bytes(const ScratchLimits& limits);
 
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);

@@ -1,5 +1,6 @@
-// row_calls.h - calls of one row that a stream has been given but not yet launched, so that one kernel may serve many
-// of them (NOTE [Program] in cuda/kernels/program.cuh). Launched when anything else is enqueued on the stream.
+// row_calls.h - calls of one row, and products of a few, that a stream has been given but not yet launched, so that one
+// kernel may serve many of them (NOTE [Program] in cuda/kernels/program.cuh, NOTE [Rows program] in rows_program.cuh).
+// Launched when anything else is enqueued on the stream.
 #pragma once
 #include <vector>
 

@@ -319,7 +319,7 @@ TEST_CASE("CUDA choice of a token equals the scalar one", "[cuda][argmax]") {
 TEST_CASE("a captured CUDA pass computes what the same calls compute eagerly", "[cuda][graph]") {
   Device& device = cuda_device();
   constexpr std::int32_t kWidth = 1280;
-  for (const std::int32_t row_count : {1, 3, 5, 16}) {
+  for (const std::int32_t row_count : {1, 5, 16}) {
     const MatmulCase shape{
         .dtypes = {DType::Q4_0}, .rows = kWidth, .cols = kWidth, .row_count = row_count, .norm = true, .seed = 3};
     const MatmulData data = matmul_data(shape);
@@ -360,8 +360,7 @@ TEST_CASE("a captured CUDA pass computes what the same calls compute eagerly", "
     stream.begin_capture();
     enqueue();
     const std::unique_ptr<Graph> graph = stream.end_capture();
-    const bool in_chains = args.handover && row_count <= 4;
-    REQUIRE(graph->node_count() >= (in_chains ? kProducts / 4 : kProducts));
+    REQUIRE(graph->node_count() >= kProducts);
     stream.launch(*graph);
     INFO(row_count << " rows");
     CHECK(first_difference(eager, buffers.get(first, std::int64_t{row_count} * kWidth)) == -1);

@@ -76,8 +76,8 @@ __device__ __forceinline__ void accumulate_few(const FewTile<kType>& tile, const
   }
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    const float dot = scaled_dot<kType>(second ? product[2 + k] : product[k], second ? other[2 + k] : other[k],
-                                        scales.sub[0]);
+    const float dot =
+        scaled_dot<kType>(second ? product[2 + k] : product[k], second ? other[2 + k] : other[k], scales.sub[0]);
     partials[kPair][k] = add_block<kType>(partials[kPair][k], dot, scales.scale[0], scales.minimum[0],
                                           k == 0 ? input.scale.x : input.scale.y, k == 0 ? input.sum.x : input.sum.y);
   }

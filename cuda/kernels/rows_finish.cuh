@@ -37,7 +37,7 @@ struct RowsPlace {
 
 template <int kGroups>
 __device__ __forceinline__ RowsPlace output_place(int row_count, const StreamOutput& output, const RowsPass& pass,
-                                                    UnitShape unit, int number) {
+                                                  UnitShape unit, int number) {
   const int c = number & (unit.pairs() - 1);
   const int g = number >> unit.pairs_shift & 7;
   const int k = number >> (unit.pairs_shift + 3) & 1;
@@ -61,7 +61,8 @@ __device__ __forceinline__ void request_terms(const RowsProduct& product, const 
                                               const RowsPass& pass, OutputTerms* terms) {
   if (product.epilogue != Epilogue::add && output.bias == nullptr) return;
   const int number = static_cast<int>(threadIdx.x);
-  const RowsPlace place = output_place<kGroups>(product.row_count, output, pass, UnitShape(product.input.columns), number);
+  const RowsPlace place =
+      output_place<kGroups>(product.row_count, output, pass, UnitShape(product.input.columns), number);
   if (!place.valid) return;
   if (product.epilogue == Epilogue::add)
     request_4_bytes(&terms[number].before,

@@ -23,21 +23,16 @@ struct ColumnPlaces {
   int quants[kGroups];
   int scales[kGroups];
 
-  // `first_quant(m)` and `first_scale(m)` say where those of column m begin.
-  template <class FirstQuant, class FirstScale>
-  __device__ __forceinline__ ColumnPlaces(int columns, int lane, const FirstQuant& first_quant,
-                                          const FirstScale& first_scale) {
+  __device__ __forceinline__ ColumnPlaces(const RowsInput& input, int tile, int lane) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
-      const int mask = columns - 1;  // columns that are not there repeat others
-      quants[group] = keep(first_quant((group * kGroupColumns + lane / 4) & mask) + lane % 4 * 16);
-      scales[group] = keep(first_scale((group * kGroupColumns + lane % 4 * 2) & mask));
+      const int mask = input.columns - 1;  // columns that are not there repeat others
+      const int column = (group * kGroupColumns + lane / 4) & mask;
+      const int pair = (group * kGroupColumns + lane % 4 * 2) & mask;
+      quants[group] = keep(input.quant_offset(tile, 0, column) + lane % 4 * 16);
+      scales[group] = keep(input.scales() + input.scale_offset(tile, 0, pair));
     }
   }
-  __device__ __forceinline__ ColumnPlaces(const RowsInput& input, int tile, int lane)
-      : ColumnPlaces(
-            input.columns, lane, [&](int m) { return input.quant_offset(tile, 0, m); },
-            [&](int m) { return input.scales() + input.scale_offset(tile, 0, m); }) {}
 };
 
 // Block kBlock of the tiles times one group of columns.
@@ -84,8 +79,8 @@ struct TilePair {
 };
 
 // Blocks 2 * kPair and 2 * kPair + 1 of the tiles.
-template <DType kType, int kPair, int kGroups, class Input>
-__device__ __forceinline__ void accumulate_blocks(const TilePair<kType>& tiles, const Input& input,
+template <DType kType, int kPair, int kGroups>
+__device__ __forceinline__ void accumulate_blocks(const TilePair<kType>& tiles, const RowsInput& input,
                                                   const unsigned char* chunk, const ColumnPlaces<kGroups>& places,
                                                   PairPartials<kGroups>& partials) {
   const PairScales<kType> upper = tiles.upper_scales.template pair<kPair>();
@@ -110,8 +105,8 @@ __device__ __forceinline__ void accumulate_blocks(const TilePair<kType>& tiles, 
 }
 
 // partials += one tile of each strip of a pair times the same tile of all columns, which lies in `chunk`.
-template <DType kType, int kGroups, class Input>
-__device__ __forceinline__ void accumulate_tiles(const TilePair<kType>& tiles, const Input& input,
+template <DType kType, int kGroups>
+__device__ __forceinline__ void accumulate_tiles(const TilePair<kType>& tiles, const RowsInput& input,
                                                  const unsigned char* chunk, const ColumnPlaces<kGroups>& places,
                                                  PairPartials<kGroups>& partials) {
   accumulate_blocks<kType, 0>(tiles, input, chunk, places, partials);

@@ -5,26 +5,22 @@
 //          walks K in chunks of eight tiles: warp w has tile w of each (rows_few_product.cuh).
 // Bound    memory: the packed bytes of all matrices, once. Between two products: latency.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
-#include <algorithm>
-#include <array>
-#include <iterator>
-#include <optional>
+#include <variant>
+#include <vector>
 
+#include "cuda/kernels/rows_chain.cuh"
 #include "cuda/kernels/rows_few_product.cuh"
 #include "cuda/kernels/rows_program.cuh"
 #include "cuda/kernels/rows_program_finish.cuh"
 #include "cuda/kernels/rows_program_input.cuh"
 #include "cuda/launch.h"
-#include "engine/error.h"
 
 namespace genai::cuda {
 namespace {
 
 constexpr int kMaxRegisters = 96;  // of 18 warps a quarter of a multiprocessor has five
-constexpr int kWindowBytes = 28 * 1024;  // of a ring on their way at once
-constexpr int kFewestSlots = 3;          // of a ring
-constexpr int kMaxSlots = 12;
 constexpr int kBlockBarrier = 15;  // of all that compute
+static_assert(1 + kHalves + kRowsWarps <= kBlockBarrier, "HalfThread has those below");
 
 // Where the last chunk has no tile for the warp.
 __device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, const RowsStep& step, int stages,
@@ -38,7 +34,7 @@ __device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, cons
   }
 }
 
-// kStrips strips over all of K.
+// kStrips strips over all of K. That their number is known lets the products of one stage overlap with the next wait.
 template <DType kType, class Slices, int kStrips>
 __device__ __forceinline__ void compute_pass(const RowsProgram& program, const RowsStep& step,
                                              const StreamOutput& output, int first_strip, HalfRing& ring,
@@ -204,8 +200,7 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
     return;
   }
   wait_for_previous_grid();
-  if (thread == 0)
-    *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
+  if (thread == 0) *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
   named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
   compute_program<kFirst, kSecond, Slices>(program, shared);
@@ -215,208 +210,55 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   if (block < HandoverMemory::kMaxBlocks) program.handover.launches()[block] = launch_number(program, shared) + 1;
 }
 
-using RowsProgramKernel = void (*)(RowsProgram);
-
-struct RowsProgramChoice {
-  DType first;
-  DType second;
-  RowsProgramKernel kernel;
-
-  bool reads(const MatmulArgs& args) const {
-    return std::all_of(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
-      return output.matrix.dtype == first || output.matrix.dtype == second;
-    });
-  }
+struct ProgramChoice {
+  ChainTypes types;
+  void (*kernel)(RowsProgram);
 };
 
 template <DType kFirst, DType kSecond>
-constexpr RowsProgramChoice program_choice() {
-  return {kFirst, kSecond, rows_program_kernel<kFirst, kSecond>};
+constexpr ProgramChoice program_choice() {
+  return {{kFirst, kSecond}, rows_program_kernel<kFirst, kSecond>};
 }
 
 // What quantisers write: one type, and the output matrix or half of some matrices in Q6_K.
-constexpr RowsProgramChoice kChoices[] = {
+constexpr ProgramChoice kProgramKernels[] = {
     program_choice<DType::Q4_0, DType::Q6_K>(),
     program_choice<DType::Q4_1, DType::Q6_K>(),
     program_choice<DType::Q4_K, DType::Q6_K>(),
     program_choice<DType::Q8_0, DType::Q8_0>(),
 };
 
-bool overlap(std::uint64_t first, std::int64_t first_bytes, std::uint64_t second, std::int64_t second_bytes) {
-  return first < second + static_cast<std::uint64_t>(second_bytes) &&
-         second < first + static_cast<std::uint64_t>(first_bytes);
-}
-
-std::int64_t output_bytes(const MatmulArgs& args, const MatmulOutput& output) {
-  return 4 * (std::int64_t{output.out_stride} * (args.row_count - 1) + output_width(output, args.epilogue));
-}
-
-// Makes a chain of calls.
-class ChainBuilder {
- public:
-  explicit ChainBuilder(const DeviceTraits& traits) : traits_(&traits) {}
-
-  // False where the call cannot follow those before; the chain is then as it was. The call must outlive the chain.
-  bool add(const MatmulArgs& args);
-  void finish();
-  const RowsProgram& program() const { return program_; }
-  RowsProgramKernel kernel() const { return choice_->kernel; }
-  std::size_t shared_bytes() const { return static_cast<std::size_t>(shared_bytes_); }
-
- private:
-  std::optional<int> step_before(const MatmulArgs& args) const;
-  bool reads_earlier(const RowsProgramChoice& choice) const {
-    return std::all_of(calls_.begin(), calls_.begin() + program_.step_count,
-                       [&](const MatmulArgs* args) { return choice.reads(*args); });
-  }
-  bool lay_out();
-  int slice_bytes() const {
-    return has_minimum(choice_->first) || has_minimum(choice_->second) ? RowsSlices<true>::kBytes
-                                                                        : RowsSlices<false>::kBytes;
-  }
-  int take_words(std::int64_t count) {
-    const int first = used_words_;
-    used_words_ += static_cast<int>((count + 3) / 4 * 4);
-    return first;
-  }
-
-  const DeviceTraits* traits_;
-  std::array<const MatmulArgs*, kMaxRowsSteps> calls_ = {};
-  const RowsProgramChoice* choice_ = kChoices;
-  RowsProgram program_ = {};
-  int used_words_ = 0;
-  int most_tiles_ = 0;
-  int most_tile_bytes_ = 0;
-  int shared_bytes_ = 0;
-};
-
-bool ChainBuilder::lay_out() {
-  program_.exchange = most_tiles_ * slice_bytes();
-  program_.biases = program_.exchange + kHalves * kExchangeBytes;
-  program_.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
-  const int rest = kHalves * kMaxRowsSteps * static_cast<int>(sizeof(RowsShare)) + static_cast<int>(sizeof(unsigned));
-  const int room = traits_->shared_bytes_per_block - program_.slots - rest;
-  program_.slot_bytes = kStageStrips * kChunkTiles * most_tile_bytes_;
-  program_.slot_count = std::min(room / (kHalves * (program_.slot_bytes + kSlotBarriers)), kMaxSlots);
-  if (program_.slot_count < kFewestSlots) return false;
-  program_.barriers = program_.slots + kHalves * program_.slot_count * program_.slot_bytes;
-  program_.shares = program_.barriers + kHalves * program_.slot_count * kSlotBarriers;
-  program_.window = std::clamp(kWindowBytes / program_.slot_bytes, 2, program_.slot_count);
-  shared_bytes_ = program_.shares + rest;
-  program_.launch = shared_bytes_ - static_cast<int>(sizeof(unsigned));
-  return true;
-}
-
-// The index of the last step that wrote what the output is added to; negative: none did. Nothing where an output lies
-// otherwise across what the chain has written.
-std::optional<int> ChainBuilder::step_before(const MatmulArgs& args) const {
-  int before = -1;
-  for (int i = 0; i < program_.step_count; ++i) {
-    const MatmulArgs& earlier = *calls_[i];
-    for (int own = 0; own < args.output_count; ++own) {
-      const MatmulOutput& output = args.outputs[own];
-      const MatmulOutput& other = earlier.outputs[0];
-      if (!overlap(output.out.address(), output_bytes(args, output), other.out.address(), output_bytes(earlier, other)))
-        continue;
-      if (args.epilogue != Epilogue::add || output.out.address() != other.out.address() ||
-          output.out_stride != other.out_stride ||
-          output_width(output, args.epilogue) != output_width(other, earlier.epilogue))
-        return std::nullopt;
-      before = i;
-    }
-  }
-  return before;
-}
-
-bool ChainBuilder::add(const MatmulArgs& args) {
-  const int count = program_.step_count;
-  const MatmulOutput& first = args.outputs[0];
-  const int cols = first.matrix.cols;
-  if (count == kMaxRowsSteps || args.row_count < 2 || args.row_count > kMaxProgramRows || !args.handover) return false;
-  if (args.epilogue == Epilogue::add && args.output_count != 1) return false;
-  for (int i = 0; i < args.output_count; ++i)
-    if (args.outputs[i].matrix.rows == 0) return false;
-  if (count > 0) {
-    const MatmulArgs& last = *calls_[count - 1];
-    if (last.output_count != 1 || args.row_count != last.row_count || cols % 4 != 0 ||
-        args.handover.address() != last.handover.address() || args.input.address() != last.outputs[0].out.address() ||
-        args.input_stride != last.outputs[0].out_stride || cols != output_width(last.outputs[0], last.epilogue))
-      return false;
-  }
-  const std::optional<int> before = step_before(args);
-  if (!before) return false;
-
-  const ChainBuilder unchanged = *this;
-  const auto give_up = [&] {
-    *this = unchanged;
-    return false;
-  };
-  while (choice_ != std::end(kChoices) && !(choice_->reads(args) && reads_earlier(*choice_))) ++choice_;
-  if (choice_ == std::end(kChoices)) return give_up();
-  program_.row_count = args.row_count;
-  program_.handover.base = reinterpret_cast<unsigned char*>(args.handover.address());
-  RowsStep& step = program_.steps[count];
-  step.shape.output_count = args.output_count;
-  step.shape.tile_count = static_cast<int>(padded_width(cols) / kTileWidth);
-  most_tiles_ = std::max(most_tiles_, step.shape.tile_count);
-  for (int i = 0; i < args.output_count; ++i)
-    most_tile_bytes_ = std::max(most_tile_bytes_, tile_layout(args.outputs[i].matrix.dtype).tile_bytes);
-  if (!lay_out()) return give_up();
-
-  step.source = rows_source(args);
-  step.words = {-1, 0, -1, -1};
-  step.stores = true;
-  step.epilogue = args.epilogue;
-  step.soft_cap = args.soft_cap;
-  step.division.pass_strips = kPassStrips;
-  if (count > 0) {
-    RowsStep& last = program_.steps[count - 1];
-    last.words.output = take_words(std::int64_t{args.row_count} * cols);
-    step.words.source = last.words.output;
-  }
-  if (*before >= 0) {
-    RowsStep& earlier = program_.steps[*before];
-    step.words.before = earlier.words.output;
-    earlier.stores = false;
-  }
-  step.words.input = take_words(std::int64_t{step.shape.tile_count} * RowsSlices<true>::kBytes / 4);
-  if (used_words_ > HandoverMemory::kRegionWords) return give_up();
-  calls_[count] = &args;
-  ++program_.step_count;
-  return true;
-}
-
-// Weights and shares, once it is known which kernel reads them.
-void ChainBuilder::finish() {
-  for (int index = 0; index < program_.step_count; ++index) {
-    const MatmulArgs& args = *calls_[index];
-    RowsStep& step = program_.steps[index];
-    for (int i = 0; i < args.output_count; ++i) step.shape.outputs[i] = stream_output(args.outputs[i], choice_->second);
-    divide_rows(step.shape, args.outputs, kHalves * traits_->sm_count, &step.division);
-  }
+std::vector<ChainTypes> chain_types() {
+  std::vector<ChainTypes> types;
+  for (const ProgramChoice& choice : kProgramKernels) types.push_back(choice.types);
+  return types;
 }
 
 }  // namespace
 
 void prepare_rows_program(const DeviceTraits& traits) {
-  for (const RowsProgramChoice& choice : kChoices)
+  for (const ProgramChoice& choice : kProgramKernels)
     CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     traits.shared_bytes_per_block));
 }
 
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
   if (target.traits.compute_capability < 90 || target.traits.wide_products != WideProducts::by_cost) return {1, false};
-  ChainBuilder chain(target.traits);
+  ChainBuilder chain(target.traits, chain_types());
   std::size_t count = 0;
   for (; count < call_count; ++count) {
     const MatmulArgs* const args = std::get_if<MatmulArgs>(calls + count);
     if (args == nullptr || !chain.add(*args)) break;
   }
-  if (count < 2 || target.traits.sm_count > HandoverMemory::kMaxBlocks) return {1, false};
+  if (count < 2) return {1, false};
   chain.finish();
-  launch_kernel("rows_program_kernel", chain.kernel(),
-                {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kRowsProgramThreads), chain.shared_bytes()},
-                target, chain.program());
+  for (const ProgramChoice& choice : kProgramKernels) {
+    if (!(choice.types == chain.types())) continue;
+    launch_kernel("rows_program_kernel", choice.kernel,
+                  {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kRowsProgramThreads),
+                   static_cast<std::size_t>(chain.shared_bytes())},
+                  target, chain.program());
+  }
   return {count, true};
 }
 

@@ -83,9 +83,9 @@ struct RowsProgram {
   int slot_count;
   int window;    // stages of a ring on their way at once
   int exchange;  // where a half's partials meet, twice
-  int biases;  // a thread's
-  int shares;  // [step][half]
-  int launch;  // its number
+  int biases;    // a thread's
+  int shares;    // [step][half]
+  int launch;    // its number
   int row_count;
   int step_count;
   RowsStep steps[kMaxRowsSteps];

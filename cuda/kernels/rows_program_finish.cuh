@@ -1,6 +1,5 @@
 // rows_program_finish.cuh - the end of a pass of a chain's product (NOTE [Rows program]), as in rows_finish.cuh: the 32
-// partials of an output meet in shared memory, where one thread of the half adds them up from left to right. A round
-// is as many strips as there is room for.
+// partials of an output meet in shared memory, where one thread of the half adds them up from left to right.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -40,8 +39,8 @@ __device__ __forceinline__ unsigned request_terms(const RowsProgram& program, co
 }
 
 // By whole warps.
-__device__ __forceinline__ void finish_output(const RowsStep& step, const StreamOutput& output, const RowsPlace& place, unsigned before,
-                                              float bias, unsigned* words, float y) {
+__device__ __forceinline__ void finish_output(const RowsStep& step, const StreamOutput& output, const RowsPlace& place,
+                                              unsigned before, float bias, unsigned* words, float y) {
   if (output.bias != nullptr) y = y + bias;
   int column = place.row;
   bool valid = place.valid;
@@ -53,7 +52,8 @@ __device__ __forceinline__ void finish_output(const RowsStep& step, const Stream
   }
   if (!valid) return;
   if (step.epilogue == Epilogue::add) {
-    if (before == kNoWord) before = value_word(take_word(words + step.words.before + place.m * output.rows + place.row));
+    if (before == kNoWord && step.words.before >= 0)
+      before = value_word(take_word(words + step.words.before + place.m * output.rows + place.row));
     y = word_value(before) + y;
   }
   y = apply_soft_cap(y, step.soft_cap);

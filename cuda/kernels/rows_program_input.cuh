@@ -73,7 +73,8 @@ __device__ __forceinline__ void prepare_slices(const RowsProgram& program, const
   const QuantizedFour result = quantize_four(four);
   unsigned* slice = words + step.words.input + tile * Slices::kUnits * 4;
   const int block = own.lane / 8;
-  store_word(slice + Slices::quant_offset(block, m) / 4 + own.lane % 4 * 4 + own.lane / 4 % 2, result.quants ^ kQuantTurn);
+  store_word(slice + Slices::quant_offset(block, m) / 4 + own.lane % 4 * 4 + own.lane / 4 % 2,
+             result.quants ^ kQuantTurn);
   if (own.lane % 8 != 0) return;
   const int place = Slices::scale_offset(block, m);
   store_word(slice + (Slices::scales() + place) / 4, value_word(result.scale));
@@ -102,7 +103,8 @@ __device__ __forceinline__ void take_slices(const RowsStep& step, const unsigned
   const int count = (step.shape.tile_count + kChunkTiles - 1 - own.warp) / kChunkTiles * kUnits;
   own.pair_barrier();  // both are through with the last input
 #pragma unroll 1
-  for (int first = own.half() * kWarpLanes + own.lane; __any_sync(kFullWarp, first < count); first += kBatch * kThreads) {
+  for (int first = own.half() * kWarpLanes + own.lane; __any_sync(kFullWarp, first < count);
+       first += kBatch * kThreads) {
     int places[kBatch];  // of 16 bytes each
     unsigned turns[kBatch];
     uint4 seen[kBatch];

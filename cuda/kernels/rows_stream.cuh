@@ -2,14 +2,15 @@
 // order in which a block walks them. Used by matmul_rows.cu.
 //
 // NOTE [Rows stream]
-// A block takes its strips (rows_share.cuh) in passes of a few, each over all of K, chunk by chunk (rows_input.cuh): accumulators of all strips of a pass stay in registers, so neither ring
-// depends on how long K is. A stage of the weights' ring is one chunk of all strips of the pass, a stage of the
-// activations' ring one chunk of all rows. Where that ring holds all chunks, they are copied once and stay. Two blocks
-// share a multiprocessor: while one adds up the partials of a pass, or waits, the other one computes (measured on an
-// H200: with one block, decode steps with 2 to 16 rows take 1.3 times as long). Before the input is there weights fill
-// the rings, a stage at a time: with more on their way, fences and what others read take longer. Measured likewise:
-// copies of 4.6 KB stream 4.0 TB/s with 55 KB on their way and 4.4 with 74 KB; with as many bytes again of activations
-// that all blocks read from the cache, weights come at 3.0 TB/s, with half of that at 3.7.
+// A block takes its strips (rows_share.cuh) in passes of a few, each over all of K, chunk by chunk (rows_input.cuh):
+// accumulators of all strips of a pass stay in registers, so neither ring depends on how long K is. A stage of the
+// weights' ring is one chunk of all strips of the pass, a stage of the activations' ring one chunk of all rows. Where
+// that ring holds all chunks, they are copied once and stay. Two blocks share a multiprocessor: while one adds up the
+// partials of a pass, or waits, the other one computes (measured on an H200: with one block, decode steps with 2 to 16
+// rows take 1.3 times as long). Before the input is there weights fill the rings, a stage at a time: with more on their
+// way, fences and what others read take longer. Measured likewise: copies of 4.6 KB stream 4.0 TB/s with 55 KB on their
+// way and 4.4 with 74 KB; with as many bytes again of activations that all blocks read from the cache, weights come
+// at 3.0 TB/s, with half of that at 3.7.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -64,8 +65,8 @@ struct RowsProduct {
   int terms;
   int share;
   RowsDivision division;
-  int first_stages;      // of weights on their way, until the input is there
-  int round_units;       // rows_finish.cuh
+  int first_stages;  // of weights on their way, until the input is there
+  int round_units;   // rows_finish.cuh
   int row_count;
   Epilogue epilogue;
   float soft_cap;
@@ -84,7 +85,9 @@ __device__ __forceinline__ RowsShare block_share(const RowsProduct& product) {
   const int half = static_cast<int>(gridDim.x) / 2;
   const int block = static_cast<int>(blockIdx.x);
   return rows_share(product.shape, product.division,
-                    block >= 2 * half ? block : block < half ? 2 * block : 2 * (block - half) + 1);
+                    block >= 2 * half ? block
+                    : block < half    ? 2 * block
+                                      : 2 * (block - half) + 1);
 }
 
 // One end of a ring.

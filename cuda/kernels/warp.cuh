@@ -104,7 +104,8 @@ __device__ __forceinline__ float partial_square_sum(const float* row, int width,
 // 1 / rms of a row by a block of 256 threads, and the same on every thread. `shared` as for block_tree_256.
 template <int kLoads = 1>
 __device__ __forceinline__ float block_inverse_rms(const float* row, int width, float epsilon, float* shared) {
-  return inverse_rms(block_tree_256(partial_square_sum<kLoads>(row, width, static_cast<int>(threadIdx.x)), shared), width, epsilon);
+  return inverse_rms(block_tree_256(partial_square_sum<kLoads>(row, width, static_cast<int>(threadIdx.x)), shared),
+                     width, epsilon);
 }
 
 }  // namespace genai::cuda
