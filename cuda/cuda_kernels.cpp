@@ -61,6 +61,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   if (traits_.compute_capability < 90) return;
   prepare_matmul_row(traits_);
   prepare_row_program(traits_);
+  prepare_rows_program(traits_);
   prepare_matmul_rows(traits_);
   prepare_matmul_tiles(traits_);
   traits_.has_half_tiles = prepare_matmul_half_tiles();

@@ -72,10 +72,11 @@ int compiled_capability();
 // stream]). The driver keeps 1 KB of every block's share for itself.
 //
 // NOTE [Early reads]
-// A product with a few rows (matmul_rows.cu) lets the next kernel begin only when its own wait for the previous one is
-// over in all of its blocks: when the next kernel begins, all that was enqueued ahead of the product has ended. So what
-// neither the product nor the kernels behind it write may be read there without waiting: the rows of a pass and the
-// table by the rotation and, in the kernel behind it, the chunks of the cache that the rotation leaves alone.
+// A product with a few rows (matmul_rows.cu, rows_program.cu) lets the next kernel begin only when its own wait for the
+// previous one is over in all of its blocks: when the next kernel begins, all that was enqueued ahead of the product
+// has ended. So what neither the product nor the kernels behind it write may be read there without waiting: the rows of
+// a pass and the table by the rotation and, in the kernel behind it, the chunks of the cache that the rotation leaves
+// alone.
 inline constexpr int kReservedShared = 1024;
 
 inline int lone_shared_bytes(const DeviceTraits& traits) {
@@ -122,6 +123,11 @@ struct ProgramLaunch {
 };
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_row_program(const DeviceTraits& traits);
+// The same where they are products with 2 to kMaxChainRows rows (NOTE [Rows program]).
+bool rows_program_serves(const DeviceTraits& traits, const RowCall* calls, std::size_t call_count);
+ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
+void prepare_rows_program(const DeviceTraits& traits);
+inline constexpr int kMaxChainRows = 4;
 
 // The same with 2 to 16 rows: the input is prepared in scratch first.
 std::size_t rows_input_bytes(int row_count, int cols);
@@ -144,8 +150,8 @@ std::int64_t matmul_half_tiles_cost(const DeviceTraits& traits, const MatmulArgs
 bool prepare_matmul_half_tiles();
 void launch_matmul_half_tiles(const LaunchTarget& target, const MatmulArgs& args);
 
-// Memory of one stream by which blocks hand over to each other: programs (NOTE [Program]), and products with a few rows
-// (NOTE [Rows input]).
+// Memory of one stream by which blocks hand over to each other: programs (NOTE [Program]), chains (NOTE [Rows program])
+// and products with a few rows (NOTE [Rows input]).
 std::size_t program_handover_bytes(const ScratchLimits& limits);
 
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);

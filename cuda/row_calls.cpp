@@ -1,7 +1,5 @@
 #include "cuda/row_calls.h"
 
-#include <algorithm>
-
 namespace genai::cuda {
 namespace {
 
@@ -41,9 +39,13 @@ void RowCalls::launch_programs(const LaunchTarget& target) {
 
 void RowCalls::launch_in_turn(const LaunchTarget& target, std::size_t first, std::size_t end) {
   while (first < end) {
-    const std::size_t next = launch_attention(target, first, end);
-    if (next == first) std::visit([&](const auto& args) { launch_call(target, args); }, calls_[first]);
-    first = std::max(next, first + 1);
+    if (const std::size_t next = launch_attention(target, first, end); next > first) {
+      first = next;
+      continue;
+    }
+    const ProgramLaunch chain = launch_rows_program(target, calls_.data() + first, end - first);
+    if (!chain.launched) std::visit([&](const auto& args) { launch_call(target, args); }, calls_[first]);
+    first += chain.call_count;
   }
 }
 
@@ -56,7 +58,8 @@ std::size_t RowCalls::launch_attention(const LaunchTarget& target, std::size_t f
   neighbours.reads_early = first > 0 && waits_before_the_next(traits_, calls_[first - 1]) &&
                            rotate->rows == attention->rows && rotate->row_count == attention->row_count;
   neighbours.prepares = traits_.wide_products == WideProducts::by_cost && product != nullptr &&
-                        attention_decode_prepares(traits_, *attention, *product);
+                        attention_decode_prepares(traits_, *attention, *product) &&
+                        !rows_program_serves(traits_, calls_.data() + first + 2, end - first - 2);
   launch_rotate(target, *rotate, neighbours.reads_early);
   launch_attention_decode(target, *attention, neighbours);
   if (neighbours.prepares) launch_matmul_rows(target, *product, true);

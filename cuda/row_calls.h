@@ -1,7 +1,7 @@
 // row_calls.h - calls of one row, or of the same few rows, that a stream has been given but not yet launched, so that
-// what follows each other is known: of one row, one kernel may serve a whole step (NOTE [Program] in
-// cuda/kernels/program.cuh); of up to 16, attention reads ahead and prepares the next product's input. Launched when
-// anything else is enqueued on the stream.
+// what follows each other is known. One kernel may serve many calls of one row (NOTE [Program] in
+// cuda/kernels/program.cuh), or products of a few (NOTE [Rows program] in cuda/kernels/rows_program.cuh); attention of
+// up to 16 reads ahead and prepares the next product's input. Launched when anything else is enqueued on the stream.
 #pragma once
 #include <vector>
 
@@ -23,7 +23,7 @@ class RowCalls final : public PendingWork {
  private:
   // In programs where enough calls come together.
   void launch_programs(const LaunchTarget& target);
-  // Calls first .. end - 1, one by one.
+  // Calls first .. end - 1, together where they are products of a few rows that follow each other.
   void launch_in_turn(const LaunchTarget& target, std::size_t first, std::size_t end);
   // A rotation, the attention behind it, and the product behind that where its input comes prepared. Returns the first
   // call that is left.
