@@ -61,6 +61,7 @@ CudaKernels::CudaKernels(const DeviceTraits& traits) : traits_(traits) {
   if (traits_.compute_capability < 90) return;
   prepare_matmul_row(traits_);
   prepare_row_program(traits_);
+  prepare_rows_program(traits_);
   prepare_matmul_rows(traits_);
   prepare_matmul_tiles(traits_);
   traits_.has_half_tiles = prepare_matmul_half_tiles();
@@ -74,7 +75,7 @@ std::size_t CudaKernels::scratch_bytes(const ScratchLimits& limits) const {
       {PreparedInput::bytes(limits.row_count, limits.input_width),
        rows_input_bytes(limits.row_count, limits.input_width),
        tile_input_bytes(limits.row_count, limits.input_width, traits_.has_half_tiles),
-       attention_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions)});
+       attention_decode_scratch_bytes(limits.row_count, limits.head_count, limits.head_dim, limits.max_positions)});
 }
 
 std::size_t CudaKernels::handover_bytes(const ScratchLimits& limits) const {
@@ -91,7 +92,7 @@ void CudaKernels::matmul(Stream& stream, const MatmulArgs& args) {
   for (int index = 0; index < args.output_count; ++index)
     GENAI_EXPECT(args.outputs[index].matrix.cols == args.outputs[0].matrix.cols, "outputs read inputs of one width");
   if (args.row_count == 0) return;
-  if (args.handover && args.row_count == 1) return gather(stream, args);
+  if (args.handover && args.row_count <= kMaxGatheredRows) return gather(stream, args, args.row_count);
   launch_call(target_of(stream, traits_), args);
 }
 
@@ -108,21 +109,27 @@ void CudaKernels::gate(Stream& stream, const GateArgs& args) {
 void CudaKernels::rotate(Stream& stream, const RotateArgs& args) {
   expect_cache(args.cache, args.head_count);
   if (args.row_count == 0) return;
-  if (args.row_count == 1 && static_cast<CudaStream&>(stream).pending() != nullptr) return gather(stream, args);
+  if (args.row_count <= kMaxGatheredRows && static_cast<CudaStream&>(stream).pending() != nullptr)
+    return gather(stream, args, args.row_count);
   launch_call(target_of(stream, traits_), args);
 }
 
 void CudaKernels::attention(Stream& stream, const AttentionArgs& args) {
   expect_cache(args.cache, args.head_count);
   if (args.row_count == 0) return;
-  if (args.handover && args.row_count == 1) return gather(stream, args);
+  if (args.handover && args.row_count <= kMaxGatheredRows) return gather(stream, args, args.row_count);
   launch_call(target_of(stream, traits_), args);
 }
 
-void CudaKernels::gather(Stream& stream, const RowCall& call) {
+void CudaKernels::gather(Stream& stream, const RowCall& call, int row_count) {
   CudaStream& own = static_cast<CudaStream&>(stream);
-  if (own.pending() == nullptr) own.postpone(std::make_unique<RowCalls>(traits_));
-  static_cast<RowCalls*>(own.pending())->add(call);  // nothing else is put off
+  RowCalls* pending = static_cast<RowCalls*>(own.pending());  // nothing else is put off
+  if (pending == nullptr || pending->row_count() != row_count) {
+    auto calls = std::make_unique<RowCalls>(traits_, row_count);
+    pending = calls.get();
+    own.postpone(std::move(calls));
+  }
+  pending->add(call);
 }
 
 void CudaKernels::argmax(Stream& stream, const ArgmaxArgs& args) {
@@ -136,12 +143,12 @@ void CudaKernels::advance_step(Stream& stream, const AdvanceArgs& args) {
 }
 
 void CudaKernels::ask_host(Stream& stream, const AskHostArgs& args) {
-  if (args.row_count == 1) return gather(stream, args);
+  if (args.row_count == 1) return gather(stream, args, 1);
   launch_call(target_of(stream, traits_), args);
 }
 
 void CudaKernels::take_answer(Stream& stream, const TakeAnswerArgs& args) {
-  if (args.row_count == 1) return gather(stream, args);
+  if (args.row_count == 1) return gather(stream, args, 1);
   launch_call(target_of(stream, traits_), args);
 }
 

@@ -27,8 +27,8 @@ class CudaKernels final : public Kernels {
   void finish_requests(Stream& stream, const FinishRequestsArgs& args) override;
 
  private:
-  // Puts a call of one row off, to be launched with those that follow.
-  void gather(Stream& stream, const RowCall& call);
+  // Puts a call of a few rows off, to be launched with those that follow.
+  void gather(Stream& stream, const RowCall& call, int row_count);
 
   DeviceTraits traits_;
 };

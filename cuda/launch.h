@@ -70,6 +70,13 @@ int compiled_capability();
 // that merge its chunks, ask for more than half of the shared memory, so that no multiprocessor takes two; what they
 // leave is the share of a product. Products with several rows run two such blocks a multiprocessor (NOTE [Rows
 // stream]). The driver keeps 1 KB of every block's share for itself.
+//
+// NOTE [Early reads]
+// A product with a few rows (matmul_rows.cu, rows_program.cu) lets the next kernel begin only when its own wait for the
+// previous one is over in all of its blocks: when the next kernel begins, all that was enqueued ahead of the product
+// has ended. So what neither the product nor the kernels behind it write may be read there without waiting: the rows of
+// a pass and the table by the rotation and, in the kernel behind it, the chunks of the cache that the rotation leaves
+// alone.
 inline constexpr int kReservedShared = 1024;
 
 inline int lone_shared_bytes(const DeviceTraits& traits) {
@@ -116,12 +123,17 @@ struct ProgramLaunch {
 };
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_row_program(const DeviceTraits& traits);
+// The same where they are products with 2 to kMaxChainRows rows (NOTE [Rows program]).
+bool rows_program_serves(const DeviceTraits& traits, const RowCall* calls, std::size_t call_count);
+ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
+void prepare_rows_program(const DeviceTraits& traits);
+inline constexpr int kMaxChainRows = 4;
 
 // The same with 2 to 16 rows: the input is prepared in scratch first.
 std::size_t rows_input_bytes(int row_count, int cols);
 bool matmul_rows_serves(const DeviceTraits& traits, const MatmulArgs& args);
 void prepare_matmul_rows(const DeviceTraits& traits);
-void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args);
+void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args, bool input_prepared = false);
 
 // The same with any number of rows, prepared likewise, as bytes or as halves: by integer products, and by half products
 // of four warps. The latter are built for compute capability 9.0 alone (CMakeLists.txt): `prepare` says whether this
@@ -138,20 +150,29 @@ std::int64_t matmul_half_tiles_cost(const DeviceTraits& traits, const MatmulArgs
 bool prepare_matmul_half_tiles();
 void launch_matmul_half_tiles(const LaunchTarget& target, const MatmulArgs& args);
 
-// Memory of one stream by which blocks hand over to each other: programs (NOTE [Program]), and products with a few rows
-// (NOTE [Rows input]).
+// Memory of one stream by which blocks hand over to each other: programs (NOTE [Program]), chains (NOTE [Rows program])
+// and products with a few rows (NOTE [Rows input]).
 std::size_t program_handover_bytes(const ScratchLimits& limits);
 
 void launch_embed(const LaunchTarget& target, const EmbedArgs& args);
 void launch_norm_add(const LaunchTarget& target, const NormAddArgs& args);
 void launch_gate(const LaunchTarget& target, const GateArgs& args);
-void launch_rotate(const LaunchTarget& target, const RotateArgs& args);
+void launch_rotate(const LaunchTarget& target, const RotateArgs& args, bool reads_early = false);
 std::size_t attention_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
 void launch_attention_plain(const LaunchTarget& target, const AttentionArgs& args);
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args);
 void prepare_attention_decode(const DeviceTraits& traits);
 void prepare_attention_merge(const DeviceTraits& traits);
-void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args);
+// With room for the input of a product behind it.
+std::size_t attention_decode_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions);
+// What a launch knows of the calls around it.
+struct AttentionNeighbours {
+  bool reads_early = false;  // NOTE [Early reads]
+  bool prepares = false;     // leaves the product behind it, if that is such a one, its input prepared
+};
+bool attention_decode_prepares(const DeviceTraits& traits, const AttentionArgs& args, const MatmulArgs& product);
+void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args,
+                             const AttentionNeighbours& neighbours = {});
 bool attention_tiles_serves(const DeviceTraits& traits, const AttentionArgs& args);
 void prepare_attention_tiles(const DeviceTraits& traits);
 void launch_attention_tiles(const LaunchTarget& target, const AttentionArgs& args);

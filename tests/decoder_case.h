@@ -1,5 +1,5 @@
-// decoder_case.h - a small decoder of random weights as calls on the seam of a device, one row a step: what a model
-// enqueues for a token, without a model. Knows no backend.
+// decoder_case.h - a small decoder of random weights as calls on the seam of a device, one row a step or a few: what a
+// model enqueues for a token, or for one of each sequence, without a model. Knows no backend.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -33,12 +33,15 @@ struct DecoderCase {
   Epilogue activation = Epilogue::gated_silu;
   std::int32_t sequences = 1;
   std::int32_t max_positions = 4160;
+  std::int32_t row_count = 1;  // of a step
+  CacheType cache_type = CacheType::f16;
   std::uint64_t seed = 1;
 
   std::int32_t query_width() const { return heads * head_dim; }
   std::int32_t kv_width() const { return kv_heads * head_dim; }
   CacheShapeCase cache(std::int32_t layer) const {
-    return {.kv_heads = kv_heads,
+    return {.type = cache_type,
+            .kv_heads = kv_heads,
             .head_dim = head_dim,
             .sequences = sequences,
             .max_positions = max_positions,
@@ -49,7 +52,7 @@ struct DecoderCase {
     return row.sequence * cache(0).sequence_bytes() + row.position / kChunkPositions * cache(0).chunk_bytes();
   }
   ScratchLimits limits() const {
-    return {.row_count = 1,
+    return {.row_count = row_count,
             .input_width = std::max({width, feed_forward, query_width()}),
             .head_count = heads,
             .head_dim = head_dim,
@@ -61,7 +64,8 @@ inline std::string describe(const DecoderCase& shape) {
   std::string text(dtype_info(shape.dtype).name);
   return text.append(" ").append(dtype_info(shape.second).name) + " heads " + std::to_string(shape.heads) + " over " +
          std::to_string(shape.kv_heads) + " head_dim " + std::to_string(shape.head_dim) + " width " +
-         std::to_string(shape.width) + " window " + std::to_string(shape.window);
+         std::to_string(shape.width) + " window " + std::to_string(shape.window) + " rows " +
+         std::to_string(shape.row_count);
 }
 
 struct DecoderMatrix {
@@ -120,7 +124,7 @@ inline DecoderData decoder_data(const DecoderCase& shape) {
 // What a step leaves behind. Vectors that every layer writes are the last one's.
 struct DecoderState {
   std::vector<float> x, q, k, v, attention, hidden, logits;
-  std::vector<std::byte> chunk;  // of the cache, with the row's position
+  std::vector<std::byte> chunk;  // of the cache, with the first row's position
 };
 
 inline void check_states(const DecoderState& expected, const DecoderState& found) {
@@ -147,14 +151,14 @@ class Decoder {
     logit_matrix_ = put(data.logits);
     logit_norm_ = buffers_.put(data.logit_norm);
     table_ = buffers_.put(data.table);
-    rows_ = buffers_.take<StepRow>(1);
-    x_ = buffers_.take<float>(shape.width);
-    q_ = buffers_.take<float>(shape.query_width());
-    k_ = buffers_.take<float>(shape.kv_width());
-    v_ = buffers_.take<float>(shape.kv_width());
-    attention_ = buffers_.take<float>(shape.query_width());
-    hidden_ = buffers_.take<float>(shape.feed_forward);
-    logits_ = buffers_.take<float>(shape.vocabulary);
+    rows_ = buffers_.take<StepRow>(shape.row_count);
+    x_ = take_rows(shape.width);
+    q_ = take_rows(shape.query_width());
+    k_ = take_rows(shape.kv_width());
+    v_ = take_rows(shape.kv_width());
+    attention_ = take_rows(shape.query_width());
+    hidden_ = take_rows(shape.feed_forward);
+    logits_ = take_rows(shape.vocabulary);
     cache_bytes_ = shape.sequences * shape.cache(0).sequence_bytes();
     cache_ = buffers_.take<std::byte>(cache_bytes_);
     scratch_ = buffers_.take<std::byte>(static_cast<std::int64_t>(kernels_.scratch_bytes(shape.limits())));
@@ -174,8 +178,9 @@ class Decoder {
   bool guards_intact() { return buffers_.guards_intact(); }
 
   // Host memory is read until the stream has passed.
-  void set_input(const StepRow& row, const std::vector<float>& x) {
-    stream().upload(rows_.as<std::byte>(), &row, sizeof row);
+  void set_input(const StepRow& row, const std::vector<float>& x) { set_input(&row, x); }
+  void set_input(const StepRow* rows, const std::vector<float>& x) {
+    stream().upload(rows_.as<std::byte>(), rows, static_cast<std::size_t>(shape_.row_count) * sizeof *rows);
     stream().upload(x_.as<std::byte>(), x.data(), x.size() * sizeof(float));
   }
   void set_cache(const std::vector<std::byte>& bytes) { stream().upload(cache_, bytes.data(), bytes.size()); }
@@ -191,13 +196,13 @@ class Decoder {
 
   std::vector<std::byte> cache() { return buffers_.get(cache_, cache_bytes_); }
   DecoderState state(const StepRow& row) {
-    return {buffers_.get(x_, shape_.width),
-            buffers_.get(q_, shape_.query_width()),
-            buffers_.get(k_, shape_.kv_width()),
-            buffers_.get(v_, shape_.kv_width()),
-            buffers_.get(attention_, shape_.query_width()),
-            buffers_.get(hidden_, shape_.feed_forward),
-            buffers_.get(logits_, shape_.vocabulary),
+    return {get_rows(x_, shape_.width),
+            get_rows(q_, shape_.query_width()),
+            get_rows(k_, shape_.kv_width()),
+            get_rows(v_, shape_.kv_width()),
+            get_rows(attention_, shape_.query_width()),
+            get_rows(hidden_, shape_.feed_forward),
+            get_rows(logits_, shape_.vocabulary),
             buffers_.get(cache_.byte_offset(shape_.chunk_offset(row)), shape_.cache(0).chunk_bytes())};
   }
 
@@ -222,6 +227,12 @@ class Decoder {
     DevicePtr<const float> q_bias, k_bias, v_bias, q_norm, k_norm, attention_norm, feed_forward_norm;
   };
 
+  DevicePtr<float> take_rows(std::int32_t width) {
+    return buffers_.take<float>(std::int64_t{shape_.row_count} * width);
+  }
+  std::vector<float> get_rows(DevicePtr<float> vector, std::int32_t width) {
+    return buffers_.get(vector, std::int64_t{shape_.row_count} * width);
+  }
   MatrixView put(const DecoderMatrix& matrix) {
     const MatrixView view{buffers_.put(matrix.bytes), matrix.dtype, matrix.rows, matrix.cols};
     matrices_.push_back({view, matrix.bytes});
@@ -234,7 +245,7 @@ class Decoder {
   MatmulArgs product(DevicePtr<const float> input, DevicePtr<const float> norm_weight) const {
     MatmulArgs args{};
     args.input = input;
-    args.row_count = 1;
+    args.row_count = shape_.row_count;
     args.norm_weight = norm_weight;
     args.norm_epsilon = 1e-5f;
     args.epilogue = Epilogue::store;
@@ -270,7 +281,7 @@ class Decoder {
     rotate.rotated = shape_.rotated;
     rotate.interleaved = shape_.interleaved;
     rotate.rows = rows_;
-    rotate.row_count = 1;
+    rotate.row_count = shape_.row_count;
     rotate.head_count = shape_.heads;
     rotate.cache = shape_.cache(index).view(cache_);
     kernels_.rotate(stream(), rotate);
@@ -279,7 +290,7 @@ class Decoder {
     attention.q = q_;
     attention.out = attention_;
     attention.rows = rows_;
-    attention.row_count = 1;
+    attention.row_count = shape_.row_count;
     attention.head_count = shape_.heads;
     attention.scale = shape_.scale;
     attention.window = index % 2 == 0 ? shape_.window : 0;

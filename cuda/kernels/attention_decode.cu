@@ -30,6 +30,7 @@ struct DecodePlan {
   HeadUnits units;
   int unit_count;  // of a row
   int groups;
+  bool reads_early;  // NOTE [Early reads]
 };
 
 // One group's part of dynamic shared memory, in this order; the exchange takes the place of values where these are read
@@ -50,6 +51,7 @@ struct GroupShared {
 
   __device__ SharedBarrier* keys_full() const { return reinterpret_cast<SharedBarrier*>(base); }
   __device__ SharedBarrier* values_full() const { return reinterpret_cast<SharedBarrier*>(base) + 1; }
+  __device__ SharedBarrier* queries_full() const { return reinterpret_cast<SharedBarrier*>(base) + 2; }
   __device__ float* weights() const { return reinterpret_cast<float*>(base + kWeights); }  // [head][64]
   __device__ T* keys() const { return reinterpret_cast<T*>(base + kKeys); }                // [D/8][64][8]
   __device__ T* values() const { return keys() + kChunkPositions * head_dim; }             // [64][D]
@@ -100,9 +102,9 @@ __device__ __forceinline__ void list_items(const AttentionArgs& args, const Spli
   const int lane = static_cast<int>(threadIdx.x % kWarpLanes);
   RowItems own = {};
   if (lane < scratch.row_count) {
-    const StepRow row = raw(args.rows)[scratch.first_row + lane];
-    own.span = chunk_span(row.position, args.window);
-    own.sequence = row.sequence;
+    const StepRow* row = raw(args.rows) + scratch.first_row + lane;
+    own.span = chunk_span(__ldcg(&row->position), args.window);
+    own.sequence = __ldcg(&row->sequence);
     own.items_end = unit_count * own.span.count;
   }
 #pragma unroll
@@ -148,18 +150,30 @@ struct Launch {
     return cache_head<T>(args.cache, rows[item.row].sequence, rows[item.row].span.first_chunk + item.chunk, kv_head);
   }
 
-  // Keys of an item, and the queries of its unit.
-  __device__ __forceinline__ void request_keys(const Item& item, bool with_queries,
-                                               const GroupShared<T, kHeads>& shared) const {
+  // Whether a row of the launch has its position in the item's chunk: its key and value may be on their way there.
+  __device__ __forceinline__ bool has_new_position(const Item& item) const {
+    bool found = false;
+    for (int row = 0; row < scratch.row_count; ++row)
+      found |= rows[row].sequence == rows[item.row].sequence &&
+               rows[row].span.visible.last / kChunkPositions == rows[item.row].span.first_chunk + item.chunk;
+    return found;
+  }
+
+  __device__ __forceinline__ void request_keys(const Item& item, const GroupShared<T, kHeads>& shared) const {
+    arrive_expecting(shared.keys_full(), chunk_bytes());
+    bulk_load(shared.keys(), cache(item, unit_at(plan.units, item.unit).kv_head).keys, chunk_bytes(),
+              shared.keys_full(), read_once_policy());
+  }
+
+  // Of the item's unit.
+  __device__ __forceinline__ void request_queries(const Item& item, const GroupShared<T, kHeads>& shared) const {
     const Unit unit = unit_at(plan.units, item.unit);
     const int head_dim = args.cache.head_dim;
-    const unsigned query_bytes = with_queries ? static_cast<unsigned>(unit.head_count * head_dim * 4) : 0u;
-    arrive_expecting(shared.keys_full(), chunk_bytes() + query_bytes);
-    bulk_load(shared.keys(), cache(item, unit.kv_head).keys, chunk_bytes(), shared.keys_full(), read_once_policy());
-    if (!with_queries) return;
+    const unsigned bytes = static_cast<unsigned>(unit.head_count * head_dim * 4);
     const std::int64_t m = scratch.first_row + item.row;
-    bulk_load(shared.queries(), raw(args.q) + (m * args.head_count + unit.first_head) * head_dim, query_bytes,
-              shared.keys_full(), read_often_policy());
+    arrive_expecting(shared.queries_full(), bytes);
+    bulk_load(shared.queries(), raw(args.q) + (m * args.head_count + unit.first_head) * head_dim, bytes,
+              shared.queries_full(), read_often_policy());
   }
 
   __device__ __forceinline__ void request_values(const Item& item, const GroupShared<T, kHeads>& shared) const {
@@ -219,30 +233,44 @@ __global__ void __maxnreg__(kMaxRegisters)
   if (leads) {
     init_barrier(shared.keys_full(), 1);
     init_barrier(shared.values_full(), 1);
+    init_barrier(shared.queries_full(), 1);
     publish_barriers();
   }
-  wait_for_previous_grid();
+  if (!plan.reads_early) wait_for_previous_grid();
   if (threadIdx.x < kWarpLanes) list_items(args, scratch, plan.unit_count, rows);
   __syncthreads();
   const unsigned item_count = static_cast<unsigned>(rows[scratch.row_count - 1].items_end);
   const int end = first_item(item_count, blockIdx.x + 1);
   const int index = first_item(item_count, blockIdx.x) + group;
-  if (index >= end) return;
+  if (index >= end) return wait_for_previous_grid();
 
   int left = end - index;  // items of the block from this one on
   Item item = item_at(rows, index);
-  if (leads) launch.request_keys(item, true, shared);
+  const bool early = plan.reads_early && leads && !launch.has_new_position(item);
+  if (early) launch.request_keys(item, shared);
+  wait_for_previous_grid();
+  if (leads) {
+    if (!early) launch.request_keys(item, shared);
+    launch.request_queries(item, shared);
+  }
   bool first = true;
+  bool begins_unit = true;
+  unsigned queries_parity = 0;
   for (unsigned parity = 0;; parity ^= 1u) {
     left -= plan.groups;
     wait_phase(shared.keys_full(), parity);
     if (leads && first) launch.request_values(item, shared);  // keys of all groups come before any values
     first = false;
+    if (begins_unit) {
+      wait_phase(shared.queries_full(), queries_parity);
+      queries_parity ^= 1u;
+    }
     dot_keys<T, kHeads>(thread_afresh(), shared.keys(), shared.queries(), head_dim, shared.weights());
     group_barrier();
     if (leads && left > 0) {
       const Item next = item_after(rows, item, plan.groups, plan.unit_count);
-      launch.request_keys(next, next.row != item.row || next.unit != item.unit, shared);
+      launch.request_keys(next, shared);
+      if (next.row != item.row || next.unit != item.unit) launch.request_queries(next, shared);
     }
     if (const GroupThread own = thread_afresh(); 2 * own.warp < kHeads) {
       const ChunkSpan span = rows[item.row].span;
@@ -260,7 +288,9 @@ __global__ void __maxnreg__(kMaxRegisters)
     else
       weigh_values<T, kHeads, 4>(launch, shared, item);
     if (left <= 0) break;
-    item = item_after(rows, item, plan.groups, plan.unit_count);
+    const Item next = item_after(rows, item, plan.groups, plan.unit_count);
+    begins_unit = next.row != item.row || next.unit != item.unit;
+    item = next;
     if (leads) launch.request_values(item, shared);
   }
 }
@@ -316,6 +346,11 @@ int fitting_groups(const DeviceTraits& traits, int group_bytes) {
   return std::min(half >= 2 ? half : whole, kMaxGroups);
 }
 
+// Of scratch, ahead of what chunks leave behind: the prepared input, where the product looks for it.
+std::int64_t prepared_bytes(int row_count, int width) {
+  return round_up(static_cast<std::int64_t>(rows_input_bytes(row_count, width)), 256);
+}
+
 }  // namespace
 
 bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& args) {
@@ -325,6 +360,19 @@ bool attention_decode_serves(const DeviceTraits& traits, const AttentionArgs& ar
   return fitting_groups(traits, choice.group_bytes(args.cache.head_dim)) > 0;
 }
 
+bool attention_decode_prepares(const DeviceTraits& traits, const AttentionArgs& args, const MatmulArgs& product) {
+  const int width = args.head_count * args.cache.head_dim;
+  return attention_decode_serves(traits, args) && args.cache.head_dim % kBlockWidth == 0 && width % kTileWidth == 0 &&
+         product.input.address() == args.out.address() && !product.norm_weight && product.row_count == args.row_count &&
+         product.input_stride == width && product.outputs[0].matrix.cols == width &&
+         product.scratch.address() == args.scratch.address() && matmul_rows_serves(traits, product);
+}
+
+std::size_t attention_decode_scratch_bytes(int row_count, int head_count, int head_dim, int max_positions) {
+  return static_cast<std::size_t>(prepared_bytes(std::min(row_count, kMaxRows), head_count * head_dim)) +
+         attention_scratch_bytes(row_count, head_count, head_dim, max_positions);
+}
+
 void prepare_attention_decode(const DeviceTraits& traits) {
   for (const CacheType type : {CacheType::f16, CacheType::f32})
     for (int heads = 1; heads <= kMaxUnitHeads; ++heads)
@@ -332,7 +380,8 @@ void prepare_attention_decode(const DeviceTraits& traits) {
                                       traits.shared_bytes_per_block - kStaticBytes));
 }
 
-void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args) {
+void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& args,
+                             const AttentionNeighbours& neighbours) {
   DecodePlan plan = {};
   plan.units = head_units(args.head_count, args.cache.kv_head_count);
   plan.unit_count = args.cache.kv_head_count * plan.units.units_per_kv;
@@ -340,14 +389,21 @@ void launch_attention_decode(const LaunchTarget& target, const AttentionArgs& ar
   const int bytes = choice.group_bytes(args.cache.head_dim);
   plan.groups = fitting_groups(target.traits, bytes);
   GENAI_EXPECT(plan.groups > 0, "attention does not fit");
-  for_each_row_group(args, [&](const SplitScratch& scratch) {
+  plan.reads_early = neighbours.reads_early && rows_at_once(args) == args.row_count;
+  RowsInput prepared = {};
+  AttentionArgs behind = args;
+  if (neighbours.prepares) {
+    prepared = {reinterpret_cast<unsigned char*>(args.scratch.address()), rows_columns(args.row_count)};
+    behind.scratch = args.scratch.byte_offset(prepared_bytes(args.row_count, args.head_count * args.cache.head_dim));
+  }
+  for_each_row_group(behind, [&](const SplitScratch& scratch) {
     // One block on every multiprocessor, whatever the context: NOTE [Neighbours].
     const int shared_bytes = std::max(plan.groups * bytes, lone_shared_bytes(target.traits) - kStaticBytes);
     launch_kernel("attention_decode_kernel", choice.kernel,
                   {dim3(static_cast<unsigned>(target.traits.sm_count)),
                    dim3(static_cast<unsigned>(plan.groups * kGroupThreads)), static_cast<std::size_t>(shared_bytes)},
-                  target, args, plan, scratch);
-    launch_attention_merge(target, args, scratch);
+                  target, behind, plan, scratch);
+    launch_attention_merge(target, behind, scratch, prepared);
   });
 }
 

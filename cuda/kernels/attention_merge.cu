@@ -1,6 +1,6 @@
 // attention_merge.cu - what chunks of positions left behind, merged in ascending order.
 //          m' = max(m, mc)   a = exp(m - m')   b = exp(mc - m')   l = lc*b + l*a   o = oc*b + o*a   out = o / l
-// Shapes   scratch as SplitScratch says; out (M, H, D) f32.
+// Shapes   scratch as SplitScratch says; out (M, H, D) f32, and the same as int8 where a product reads it next.
 // Mapping  an item is a slice of the dimensions of one head of a row, a dimension a lane of one warp; warps never meet.
 //          The largest score so far is a running maximum, which needs no order, so the weights of a group of chunks are
 //          computed at once, a chunk or two a lane; only the two sums are a chain. What a lane needs of oc is on its
@@ -8,6 +8,7 @@
 // Bound    latency: eight cycles a chunk; scratch is read from the cache that it was written to a moment ago.
 // Twin     engine/host: attention (engine/README.md, "Attention").
 #include "cuda/kernels/attention_merge.cuh"
+#include "cuda/kernels/rows_block.cuh"
 #include "cuda/kernels/warp.cuh"
 
 namespace genai::cuda {
@@ -61,8 +62,8 @@ __device__ __forceinline__ void load_sums(const ChunkSum* sums, int chunk_count,
 }
 
 template <class Size>
-__device__ __forceinline__ void merge_item(const AttentionArgs& args, const SplitScratch& scratch, int item,
-                                           float4* weights) {
+__device__ __forceinline__ void merge_item(const AttentionArgs& args, const SplitScratch& scratch,
+                                           const RowsInput& prepared, int item, float4* weights) {
   constexpr int kBatch = Size::kBatch;
   constexpr int kBatches = Size::kBatches;
   constexpr int kGroup = group_chunks<Size>();
@@ -102,24 +103,26 @@ __device__ __forceinline__ void merge_item(const AttentionArgs& args, const Spli
     source += kGroup * kSliceDims;
     __syncwarp();
   }
-  const int dim = slice * kSliceDims + lane;
-  if (dim < args.cache.head_dim)
-    raw(args.out)[(m * args.head_count + head) * args.cache.head_dim + dim] = state.output * (1.0f / state.total);
+  const float out = state.output * (1.0f / state.total);
+  const int head_dim = args.cache.head_dim;
+  const int first_dim = slice * kSliceDims;
+  if (first_dim + lane < head_dim) raw(args.out)[(m * args.head_count + head) * head_dim + first_dim + lane] = out;
+  if (prepared.chunks != nullptr) prepare_block(prepared, static_cast<int>(m), head * head_dim + first_dim, out);
 }
 
 template <class Size>
 __global__ void __maxnreg__(Size::kMaxRegisters)
     attention_merge_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ SplitScratch scratch,
-                           int item_count) {
+                           const __grid_constant__ RowsInput prepared, int item_count) {
   __shared__ float4 weights[kWarps][group_chunks<Size>()];
   start_in_order();
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   int item = static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x);
   if constexpr (Size::kLone) {
     for (; item < item_count; item += kWarps * static_cast<int>(gridDim.x))
-      merge_item<Size>(args, scratch, item, weights[warp]);
+      merge_item<Size>(args, scratch, prepared, item, weights[warp]);
   } else {
-    if (item < item_count) merge_item<Size>(args, scratch, item, weights[warp]);
+    if (item < item_count) merge_item<Size>(args, scratch, prepared, item, weights[warp]);
   }
 }
 
@@ -144,17 +147,20 @@ void prepare_attention_merge(const DeviceTraits& traits) {
                                   padding_bytes(traits)));
 }
 
-void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch) {
+void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch,
+                            const RowsInput& prepared) {
   const int items = scratch.row_count * args.head_count * scratch.slice_count;
   const int padding = padding_bytes(target.traits);
-  if (padding > 0 && (scratch.row_count == 1 || items <= target.traits.sm_count * kWarps))
+  // With several rows a product's two blocks want the room (NOTE [Rows stream]): only long chains are worth it.
+  const bool few = items <= target.traits.sm_count * kWarps && scratch.chunk_capacity > group_chunks<FewItems>();
+  if (padding > 0 && (scratch.row_count == 1 || few))
     return launch_kernel("attention_merge_kernel", attention_merge_kernel<FewItems>,
                          {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kWarps * kWarpLanes),
                           static_cast<std::size_t>(padding)},
-                         target, args, scratch, items);
+                         target, args, scratch, prepared, items);
   launch_kernel("attention_merge_kernel", attention_merge_kernel<ManyItems>,
                 {dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), dim3(kWarps * kWarpLanes)}, target, args,
-                scratch, items);
+                scratch, prepared, items);
 }
 
 }  // namespace genai::cuda

@@ -129,7 +129,7 @@ void launch_for_type(const LaunchTarget& target, const AttentionArgs& args) {
     launch_kernel("attention_plain_kernel", attention_plain_kernel<T>,
                   {dim3(static_cast<unsigned>(slots * work)), dim3(kThreads), bytes}, target, args, units, slots,
                   scratch);
-    launch_attention_merge(target, args, scratch);
+    launch_attention_merge(target, args, scratch, RowsInput{});
   });
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/cache.cuh"
+#include "cuda/kernels/rows_input.cuh"
 #include "cuda/launch.h"
 
 namespace genai::cuda {
@@ -106,7 +107,7 @@ struct SplitScratch {
   }
 };
 
-// Rows of one launch; what they leave behind takes no more than the budget, unless one row alone does.
+// Rows of one launch, at most; what they leave behind takes no more than the budget, unless one row alone does.
 inline constexpr int kMaxSplitRows = 32;
 inline constexpr std::int64_t kScratchBudgetBytes = std::int64_t{64} << 20;
 
@@ -122,26 +123,32 @@ inline std::int64_t split_row_bytes(int head_count, int head_dim, int max_positi
          (std::int64_t{4} * kSliceDims * slice_count(head_dim) + static_cast<std::int64_t>(sizeof(ChunkSum)));
 }
 
+inline int rows_at_once(const AttentionArgs& args) {
+  const std::int64_t row_bytes = split_row_bytes(args.head_count, args.cache.head_dim, args.max_positions);
+  return static_cast<int>(std::min<std::int64_t>(
+      {std::max<std::int64_t>(kScratchBudgetBytes / row_bytes, 1), args.row_count, kMaxSplitRows}));
+}
+
 // Calls launch(scratch) for one group of rows after the other; all use the same memory, which is why each group is
 // merged before the next one begins.
 template <class Launch>
 void for_each_row_group(const AttentionArgs& args, const Launch& launch) {
-  const std::int64_t row_bytes = split_row_bytes(args.head_count, args.cache.head_dim, args.max_positions);
-  const int rows_at_once = static_cast<int>(std::min<std::int64_t>(
-      {std::max<std::int64_t>(kScratchBudgetBytes / row_bytes, 1), args.row_count, kMaxSplitRows}));
+  const int group_rows = rows_at_once(args);
   SplitScratch scratch = {};
   scratch.chunk_capacity = chunk_capacity(args.max_positions);
   scratch.slice_count = slice_count(args.cache.head_dim);
   scratch.outputs = reinterpret_cast<float*>(args.scratch.address());
   scratch.sums =
-      reinterpret_cast<ChunkSum*>(scratch.outputs + static_cast<std::int64_t>(rows_at_once) * args.head_count *
+      reinterpret_cast<ChunkSum*>(scratch.outputs + static_cast<std::int64_t>(group_rows) * args.head_count *
                                                         scratch.chunk_capacity * scratch.slice_count * kSliceDims);
-  for (scratch.first_row = 0; scratch.first_row < args.row_count; scratch.first_row += rows_at_once) {
-    scratch.row_count = std::min(rows_at_once, args.row_count - scratch.first_row);
+  for (scratch.first_row = 0; scratch.first_row < args.row_count; scratch.first_row += group_rows) {
+    scratch.row_count = std::min(group_rows, args.row_count - scratch.first_row);
     launch(scratch);
   }
 }
 
-void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch);
+// `prepared` also gets the output, as the product that reads it wants it; chunks null: there is none.
+void launch_attention_merge(const LaunchTarget& target, const AttentionArgs& args, const SplitScratch& scratch,
+                            const RowsInput& prepared);
 
 }  // namespace genai::cuda

@@ -154,6 +154,24 @@ struct RowScales {
     }
   }
 
+  // Puts those of block `block` (0 or 1) of each pair in the place of the first.
+  __device__ __forceinline__ void move_to_first(int block) {
+    if constexpr (kType == DType::Q6_K) {
+      sub.x >>= 16 * block;
+      sub.y >>= 16 * block;
+    } else if constexpr (Fragment<kType>::kSubScales) {
+      sub.x >>= 8 * block;
+      sub_minimum >>= 8 * block;
+    } else {
+      scale.x >>= 16 * block;
+      scale.y >>= 16 * block;
+      if constexpr (has_minimum(kType)) {
+        minimum.x >>= 16 * block;
+        minimum.y >>= 16 * block;
+      }
+    }
+  }
+
   // Of blocks 2 * kPair and 2 * kPair + 1.
   template <int kPair>
   __device__ __forceinline__ PairScales<kType> pair() const {

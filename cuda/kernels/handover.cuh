@@ -15,7 +15,7 @@
 
 namespace genai::cuda {
 
-// Memory for one stream's programs and products, zero before the first.
+// Memory for one stream's programs, chains and products, zero before the first.
 struct HandoverMemory {
   static constexpr int kMaxBlocks = 1024;
   static constexpr int kPlaces = 3;  // of a vector

@@ -76,7 +76,6 @@ __device__ __forceinline__ void compute_share(const RowsProduct& product, const 
 template <DType kFirst, DType kSecond, int kGroups>
 __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_constant__ RowsProduct product) {
   extern __shared__ __align__(128) unsigned char dynamic_shared[];
-  allow_next_grid();
   unsigned char* shared = keep_shared(dynamic_shared);
   const int warp = keep(static_cast<int>(threadIdx.x) / kWarpLanes);
   const int lane = keep(static_cast<int>(threadIdx.x) % kWarpLanes);
@@ -89,7 +88,7 @@ __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_const
     init_barrier(barriers + 1, kRowsWarps);
     publish_barriers();
   }
-  if (warp == 1 && lane == 0) share = rows_share(product);
+  if (warp == 1 && lane == 0) share = block_share(product);
   __syncthreads();
   const bool second = kFirst != kSecond && product.shape.outputs[share.output].second_type;
   if (warp == kRowsWarps) {
@@ -188,8 +187,8 @@ bool plan_rows(const DeviceTraits& traits, const MatmulArgs& args, RowsProduct* 
   product->row_count = args.row_count;
   product->epilogue = args.epilogue;
   product->soft_cap = args.soft_cap;
-  product->pass_strips = most_strips;
-  weights.slot_bytes = product->pass_strips * kChunkTiles * tile_bytes;
+  product->division.pass_strips = most_strips;
+  weights.slot_bytes = product->division.pass_strips * kChunkTiles * tile_bytes;
   input.slot_bytes = needs_sums ? product->input.chunk_bytes() : product->input.sums();
   const int chunks = chunk_count(product->shape.tile_count);
   const int room = neighbour_shared_bytes(traits);
@@ -212,26 +211,6 @@ bool plan_rows(const DeviceTraits& traits, const MatmulArgs& args, RowsProduct* 
   return true;
 }
 
-// Shares of the blocks by bytes, at least one for each output that has strips.
-void divide_blocks(RowsProduct* product, const MatmulOutput* outputs, int blocks) {
-  const int output_count = product->shape.output_count;
-  const auto strips = [&](int i) { return std::int64_t{product->shape.outputs[i].strip_count}; };
-  std::int64_t total = 0;
-  int waiting = 0;  // outputs that need a block
-  for (int i = 0; i < output_count; ++i) {
-    total += strips(i) * tile_layout(outputs[i].matrix.dtype).tile_bytes;
-    waiting += strips(i) > 0 ? 1 : 0;
-  }
-  std::int64_t bytes = 0;
-  int end = 0;
-  for (int i = 0; i < output_count; ++i) {
-    bytes += strips(i) * tile_layout(outputs[i].matrix.dtype).tile_bytes;
-    if (strips(i) > 0)
-      end = std::clamp(static_cast<int>((blocks * bytes + total / 2) / total), end + 1, blocks - --waiting);
-    product->blocks_end[i] = end;
-  }
-}
-
 void launch_outputs(const LaunchTarget& target, RowsProduct product, RowsKernel kernel, DType second,
                     const MatmulOutput* outputs, int output_count) {
   std::int64_t strips = 0;
@@ -243,7 +222,7 @@ void launch_outputs(const LaunchTarget& target, RowsProduct product, RowsKernel 
   product.shape.output_count = output_count;
   const std::size_t shared_bytes = static_cast<std::size_t>(lay_out(&product));
   const unsigned blocks = static_cast<unsigned>(std::min<std::int64_t>(strips, kBlocksPerSm * target.traits.sm_count));
-  divide_blocks(&product, outputs, static_cast<int>(blocks));
+  divide_rows(product.shape, outputs, static_cast<int>(blocks), &product.division);
   launch_kernel("matmul_rows_kernel", kernel, {dim3(blocks), dim3(kThreads), shared_bytes}, target, product);
 }
 
@@ -265,15 +244,15 @@ void prepare_matmul_rows(const DeviceTraits& traits) {
 }
 
 // One launch for all outputs where a kernel reads their types, else one an output.
-void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args) {
+void launch_matmul_rows(const LaunchTarget& target, const MatmulArgs& args, bool input_prepared) {
   RowsProduct product = {};
   GENAI_EXPECT(plan_rows(target.traits, args, &product), "matmul_rows_serves said so");
   product.source = rows_source(args);
   product.input.chunks = reinterpret_cast<unsigned char*>(args.scratch.address());
-  if (args.handover)
+  if (!input_prepared && args.handover)
     product.counters =
         RowsCounters::at(HandoverMemory{reinterpret_cast<unsigned char*>(args.handover.address())}.counters());
-  else
+  else if (!input_prepared)
     launch_prepare_rows(target, product.source, product.input, args.row_count);
   const TypePair types = type_pair(args);
   if (types.count <= 2) {

@@ -40,6 +40,11 @@ __device__ __forceinline__ void named_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreadCount) : "memory");
 }
 
+// The same where it is known only at run time, for kernels that have a multiprocessor to themselves.
+__device__ __forceinline__ void numbered_barrier(int id, int thread_count) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(thread_count) : "memory");
+}
+
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }

@@ -29,15 +29,15 @@ struct UnitShape {
   __host__ __device__ constexpr int exchange_bytes() const { return outputs() * kExchangeStride * 4; }
 };
 
-struct OutputPlace {
+struct RowsPlace {
   int row;
   int m;
   bool valid;
 };
 
 template <int kGroups>
-__device__ __forceinline__ OutputPlace output_place(const RowsProduct& product, const StreamOutput& output,
-                                                    const RowsPass& pass, UnitShape unit, int number) {
+__device__ __forceinline__ RowsPlace output_place(int row_count, const StreamOutput& output, const RowsPass& pass,
+                                                  UnitShape unit, int number) {
   const int c = number & (unit.pairs() - 1);
   const int g = number >> unit.pairs_shift & 7;
   const int k = number >> (unit.pairs_shift + 3) & 1;
@@ -46,7 +46,7 @@ __device__ __forceinline__ OutputPlace output_place(const RowsProduct& product, 
   const int strip = index / kGroups * 2 + of_pair;
   const int row = (pass.strip + strip) * kStripRows + g;
   const int m = index % kGroups * kGroupColumns + 2 * c + k;
-  return {row, m, strip < pass.strips && row < output.rows && m < product.row_count};
+  return {row, m, strip < pass.strips && row < output.rows && m < row_count};
 }
 
 // What an output held before, and its bias: each thread asks for its own at the beginning of a pass, and they wait in
@@ -61,7 +61,8 @@ __device__ __forceinline__ void request_terms(const RowsProduct& product, const 
                                               const RowsPass& pass, OutputTerms* terms) {
   if (product.epilogue != Epilogue::add && output.bias == nullptr) return;
   const int number = static_cast<int>(threadIdx.x);
-  const OutputPlace place = output_place<kGroups>(product, output, pass, UnitShape(product.input.columns), number);
+  const RowsPlace place =
+      output_place<kGroups>(product.row_count, output, pass, UnitShape(product.input.columns), number);
   if (!place.valid) return;
   if (product.epilogue == Epilogue::add)
     request_4_bytes(&terms[number].before,
@@ -74,7 +75,7 @@ template <int kGroups>
 __device__ __forceinline__ void finish_output(const RowsProduct& product, const StreamOutput& output,
                                               const RowsPass& pass, UnitShape unit, int number, float y,
                                               const OutputTerms& terms) {
-  const OutputPlace place = output_place<kGroups>(product, output, pass, unit, number);
+  const RowsPlace place = output_place<kGroups>(product.row_count, output, pass, unit, number);
   if (output.bias != nullptr) y = y + terms.bias;
   float* out = output.out + static_cast<std::int64_t>(place.m) * output.out_stride;
   if (is_gated(product.epilogue)) {

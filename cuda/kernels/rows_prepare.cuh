@@ -47,7 +47,7 @@ __device__ __forceinline__ void prepare_chunk(const RowsSource& source, const Ro
   const float* row = source.values + static_cast<std::int64_t>(m) * source.stride;
   float4 four = load_four(row, prepare_column(chunk), source.cols, source.whole);
   if (source.norm_weight != nullptr) {
-    shared[thread] = partial_square_sum<kLoads>(row, source.cols);
+    shared[thread] = partial_square_sum<kLoads>(row, source.cols, thread);
     barrier();
     four = normalize_four(four, inverse_rms(shared_tree_256(shared), source.cols, source.norm_epsilon), weights);
   }

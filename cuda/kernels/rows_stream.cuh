@@ -2,16 +2,15 @@
 // order in which a block walks them. Used by matmul_rows.cu.
 //
 // NOTE [Rows stream]
-// Each output has a part of the blocks by its bytes, and each of these an equal share of its strips: a block with
-// strips of two outputs would need a pass more than the others. It takes them in passes of a few strips, each over all
-// of K, chunk by chunk (rows_input.cuh): accumulators of all strips of a pass stay in registers, so neither ring
-// depends on how long K is. A stage of the weights' ring is one chunk of all strips of the pass, a stage of the
-// activations' ring one chunk of all rows. Where that ring holds all chunks, they are copied once and stay. Two blocks
-// share a multiprocessor: while one adds up the partials of a pass, or waits, the other one computes (measured on an
-// H200: with one block, decode steps with 2 to 16 rows take 1.3 times as long). Before the input is there weights fill
-// the rings, a stage at a time: with more on their way, fences and what others read take longer. Measured likewise:
-// copies of 4.6 KB stream 4.0 TB/s with 55 KB on their way and 4.4 with 74 KB; with as many bytes again of activations
-// that all blocks read from the cache, weights come at 3.0 TB/s, with half of that at 3.7.
+// A block takes its strips (rows_share.cuh) in passes of a few, each over all of K, chunk by chunk (rows_input.cuh):
+// accumulators of all strips of a pass stay in registers, so neither ring depends on how long K is. A stage of the
+// weights' ring is one chunk of all strips of the pass, a stage of the activations' ring one chunk of all rows. Where
+// that ring holds all chunks, they are copied once and stay. Two blocks share a multiprocessor: while one adds up the
+// partials of a pass, or waits, the other one computes (measured on an H200: with one block, decode steps with 2 to 16
+// rows take 1.3 times as long). Before the input is there weights fill the rings, a stage at a time: with more on their
+// way, fences and what others read take longer. Measured likewise: copies of 4.6 KB stream 4.0 TB/s with 55 KB on their
+// way and 4.4 with 74 KB; with as many bytes again of activations that all blocks read from the cache, weights come
+// at 3.0 TB/s, with half of that at 3.7.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -20,6 +19,7 @@
 #include "cuda/kernels/ptx.cuh"
 #include "cuda/kernels/rows_input.cuh"
 #include "cuda/kernels/rows_prepare.cuh"
+#include "cuda/kernels/rows_share.cuh"
 #include "cuda/kernels/tile.cuh"
 #include "cuda/kernels/warp.cuh"
 #include "cuda/kernels/weight_stream.cuh"
@@ -46,7 +46,7 @@ struct RingShape {
 // The blocks of a product prepare its input among themselves: a block takes chunks of one row, writes them to scratch,
 // and counts up. Whoever wants the input waits until all have; the last block that has waited sets the counters back to
 // zero for the next kernel. Blocks start in the order of their numbers, and one that prepares waits for no other, so
-// there is always somebody to wait for.
+// there is always somebody to wait for. Attention leaves the product behind it an input that is prepared already.
 struct RowsCounters {
   unsigned* prepared;  // null: the input has been prepared
   unsigned* seen;
@@ -64,10 +64,9 @@ struct RowsProduct {
   int exchange;          // offsets in shared memory
   int terms;
   int share;
-  int blocks_end[kMaxStreamOutputs];  // of each output; the last one has all
-  int first_stages;                   // of weights on their way, until the input is there
-  int pass_strips;                    // at most
-  int round_units;                    // rows_finish.cuh
+  RowsDivision division;
+  int first_stages;  // of weights on their way, until the input is there
+  int round_units;   // rows_finish.cuh
   int row_count;
   Epilogue epilogue;
   float soft_cap;
@@ -81,36 +80,15 @@ __device__ __forceinline__ int preparing_blocks(const RowsProduct& product) {
   return product.counters.prepared == nullptr ? 0 : min(rows_chunks(product), static_cast<int>(gridDim.x));
 }
 
-// The strips of a block, all of one output, and how many of them are a pass: an even number where that fits a stage.
-struct RowsShare {
-  int output;
-  int first;
-  int end;
-  int pass_strips;
-};
-
-__device__ __forceinline__ RowsShare rows_share(const RowsProduct& product) {
-  // The blocks that share a multiprocessor are normally half a grid apart: they get neighbouring shares.
+// The blocks that share a multiprocessor are normally half a grid apart: they get neighbouring shares.
+__device__ __forceinline__ RowsShare block_share(const RowsProduct& product) {
   const int half = static_cast<int>(gridDim.x) / 2;
   const int block = static_cast<int>(blockIdx.x);
-  const int own = block >= 2 * half ? block : block < half ? 2 * block : 2 * (block - half) + 1;
-  int output = 0;
-  int first_block = 0;
-  while (own >= product.blocks_end[output]) first_block = product.blocks_end[output++];
-  const unsigned blocks = static_cast<unsigned>(product.blocks_end[output] - first_block);
-  const unsigned index = static_cast<unsigned>(own - first_block);
-  const unsigned strips = static_cast<unsigned>(product.shape.outputs[output].strip_count);
-  const int first = static_cast<int>(strips * index / blocks);
-  const int end = static_cast<int>(strips * (index + 1) / blocks);
-  const int passes = max((end - first + product.pass_strips - 1) / product.pass_strips, 1);
-  const int even = (end - first + 2 * passes - 1) / (2 * passes) * 2;
-  return {output, first, end, min(even, product.pass_strips)};
+  return rows_share(product.shape, product.division,
+                    block >= 2 * half ? block
+                    : block < half    ? 2 * block
+                                      : 2 * (block - half) + 1);
 }
-
-struct RowsPass {
-  int strip;
-  int strips;
-};
 
 // One end of a ring.
 struct RowsRing {
@@ -146,10 +124,16 @@ struct RowsRing {
   }
 };
 
+// NOTE [Early reads] (launch.h).
+__device__ __forceinline__ void wait_then_allow_next_grid() {
+  wait_for_previous_grid();
+  allow_next_grid();
+}
+
 // By the computing warps; `shared` holds 256 floats. Ends behind the wait for the previous grid.
 __device__ __forceinline__ void prepare_input(const RowsProduct& product, float* shared) {
   int index = static_cast<int>(blockIdx.x);
-  if (index >= preparing_blocks(product)) return wait_for_previous_grid();
+  if (index >= preparing_blocks(product)) return wait_then_allow_next_grid();
   const int end = rows_chunks(product);
   const auto barrier = [] { named_barrier<kComputeBarrier, kRowsThreads>(); };
 #pragma unroll 1
@@ -157,7 +141,7 @@ __device__ __forceinline__ void prepare_input(const RowsProduct& product, float*
     const int chunk = index / product.row_count;
     const int m = index - chunk * product.row_count;
     const float4 weights = prepare_weights(product.source, chunk);
-    wait_for_previous_grid();
+    wait_then_allow_next_grid();
     prepare_chunk(product.source, product.input, m, chunk, weights, shared, barrier);
     barrier();
   }

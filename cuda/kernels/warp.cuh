@@ -85,13 +85,13 @@ __device__ __forceinline__ float inverse_rms(float sum_of_squares, int width, fl
   return 1.0f / sqrtf(sum_of_squares / static_cast<float>(width) + epsilon);
 }
 
-// A thread's partial of tree_256 over the squares of a row, blocks of 256 threads. kLoads loads are on their way at
+// The partial of tree_256 over the squares of a row that thread `thread` of 256 has. kLoads loads are on their way at
 // once.
 template <int kLoads>
-__device__ __forceinline__ float partial_square_sum(const float* row, int width) {
+__device__ __forceinline__ float partial_square_sum(const float* row, int width, int thread) {
   constexpr int kThreads = 256;
   float partial = 0.0f;
-  for (int first = static_cast<int>(threadIdx.x); first < width; first += kLoads * kThreads) {
+  for (int first = thread; first < width; first += kLoads * kThreads) {
     float loaded[kLoads];
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) loaded[k] = first + k * kThreads < width ? row[first + k * kThreads] : 0.0f;
@@ -104,7 +104,8 @@ __device__ __forceinline__ float partial_square_sum(const float* row, int width)
 // 1 / rms of a row by a block of 256 threads, and the same on every thread. `shared` as for block_tree_256.
 template <int kLoads = 1>
 __device__ __forceinline__ float block_inverse_rms(const float* row, int width, float epsilon, float* shared) {
-  return inverse_rms(block_tree_256(partial_square_sum<kLoads>(row, width), shared), width, epsilon);
+  return inverse_rms(block_tree_256(partial_square_sum<kLoads>(row, width, static_cast<int>(threadIdx.x)), shared),
+                     width, epsilon);
 }
 
 }  // namespace genai::cuda

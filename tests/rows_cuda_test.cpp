@@ -1,0 +1,139 @@
+// Steps of several rows of a decoder on a GPU, where one kernel serves neighbouring calls, against the host: every
+// vector and every byte of the cache is equal, eagerly and in a graph.
+#include "tests/decoder_case.h"
+#include "tests/kernels_cuda_support.h"
+
+using namespace genai;
+using namespace genai::test;
+
+namespace {
+
+// Units of every size, one or two a key-value head, families' norms, windows and caps, outputs of whole tiles or not.
+std::vector<DecoderCase> rows_cases() {
+  std::vector<DecoderCase> cases;
+  const auto add = [&](DecoderCase shape) {
+    shape.layers = 2;
+    shape.vocabulary = 320;
+    shape.max_positions = 1216;
+    shape.seed = cases.size() + 1;
+    cases.push_back(shape);
+  };
+  for (const std::int32_t row_count : {2, 8, 16})
+    add({.second = DType::Q6_K,
+         .heads = 40,
+         .head_dim = 128,
+         .rotated = 128,
+         .width = 768,
+         .scale = 0.05f,
+         .bias = true,
+         .sequences = row_count / 2,
+         .row_count = row_count});
+  add({.dtype = DType::Q4_K,
+       .second = DType::Q6_K,
+       .heads = 28,
+       .kv_heads = 4,
+       .head_dim = 128,
+       .rotated = 128,
+       .bias = true,
+       .sequences = 5,
+       .row_count = 5});
+  add({.dtype = DType::Q8_0, .second = DType::Q8_0, .heads = 14, .kv_heads = 2, .sequences = 16, .row_count = 16});
+  add({.dtype = DType::Q4_1,
+       .second = DType::Q4_1,
+       .heads = 9,
+       .kv_heads = 3,
+       .width = 576,
+       .interleaved = true,
+       .sequences = 3,
+       .row_count = 3});
+  add({.head_dim = 128,
+       .rotated = 128,
+       .window = 100,
+       .scale = 1.0f,
+       .head_norms = true,
+       .sequences = 2,
+       .row_count = 4});
+  for (const std::int32_t row_count : {1, 6})
+    add({.heads = 4,
+         .kv_heads = 1,
+         .head_dim = 256,
+         .rotated = 256,
+         .window = 70,
+         .soft_cap = 20.0f,
+         .head_norms = true,
+         .activation = Epilogue::gated_gelu,
+         .sequences = row_count,
+         .row_count = row_count});
+  add({.heads = 16, .head_dim = 80, .rotated = 48, .window = 64, .interleaved = true, .sequences = 3, .row_count = 7});
+  add({.heads = 12, .kv_heads = 1, .sequences = 4, .row_count = 16});
+  add({.heads = 6, .kv_heads = 2, .head_norms = true, .sequences = 2, .row_count = 9, .cache_type = CacheType::f32});
+  return cases;
+}
+
+// Rows of the sequences in turn, each sequence's in order from `first` on; `backwards`: last ones first.
+std::vector<StepRow> rows_from(const DecoderCase& shape, std::int32_t first, bool backwards) {
+  std::vector<StepRow> rows;
+  for (std::int32_t i = 0; i < shape.row_count; ++i)
+    rows.push_back({0, first + 5 * (i % shape.sequences) + i / shape.sequences, i % shape.sequences, 0});
+  if (backwards) std::reverse(rows.begin(), rows.end());
+  return rows;
+}
+
+// Keys and values of all positions of a sequence up to before `end`.
+void fill_any_cache(std::vector<std::byte>& cache, const DecoderCase& shape, std::int32_t sequence, std::int32_t end,
+                    Random& random) {
+  if (shape.cache_type == CacheType::f16) return fill_cache(cache, shape, sequence, 0, end, random);
+  for (std::int32_t layer = 0; layer < shape.layers; ++layer)
+    for (std::int32_t position = 0; position < end; ++position)
+      for (std::int32_t head = 0; head < shape.kv_heads; ++head)
+        for (std::int32_t i = 0; i < shape.head_dim; ++i) {
+          const CacheShapeCase of_layer = shape.cache(layer);
+          put_cache_element(cache, of_layer, of_layer.key_offset(sequence, position, head, i), random.value());
+          put_cache_element(cache, of_layer, of_layer.value_offset(sequence, position, head, i), random.value());
+        }
+}
+
+}  // namespace
+
+TEST_CASE("steps of a few rows on CUDA equal the host's, eagerly and in a graph", "[cuda][rows]") {
+  for (const DecoderCase& shape : rows_cases()) {
+    INFO(describe(shape));
+    const DecoderData data = decoder_data(shape);
+    Decoder reference(fast_host_device(), shape, data);
+    Decoder found(cuda_device(), shape, data);
+    found.stream().begin_capture();
+    found.enqueue();
+    const std::unique_ptr<Graph> graph = found.stream().end_capture();
+
+    Random random(shape.seed);
+    std::vector<std::byte> cache = reference.cache();
+    for (const std::int32_t first : {0, 16, 61, 1019}) {
+      const std::vector<StepRow> rows = rows_from(shape, first, first == 61);
+      INFO("from position " << first);
+      std::fill(cache.begin(), cache.end(), std::byte{0xff});  // NaN, where nobody has written
+      for (std::int32_t sequence = 0; sequence < shape.sequences; ++sequence)
+        fill_any_cache(cache, shape, sequence, first + 5 * sequence, random);
+      const std::vector<float> x = random.values(std::int64_t{shape.row_count} * shape.width);
+      reference.set_cache(cache);
+      reference.set_input(rows.data(), x);
+      reference.enqueue();
+      const DecoderState expected = reference.state(rows[0]);
+      const std::vector<std::byte> expected_cache = reference.cache();
+
+      found.set_cache(cache);
+      found.set_input(rows.data(), x);
+      found.enqueue();
+      check_states(expected, found.state(rows[0]));
+
+      found.set_cache(cache);
+      for (int replay = 0; replay < 3; ++replay) {
+        found.set_input(rows.data(), x);
+        found.stream().launch(*graph);
+      }
+      check_states(expected, found.state(rows[0]));
+      CHECK((found.cache() == expected_cache));
+    }
+    CHECK(reference.guards_intact());
+    CHECK(found.guards_intact());
+  }
+}
