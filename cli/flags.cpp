@@ -250,7 +250,7 @@ std::vector<FlagSpec> make_table() {
        "what auto and predictions go by: auto (default: as measured here, once), probe (measure again), none, a JSON "
        "file, "
        "or values such as resident=4600,ring=55 in GB/s: resident, ring, zero_copy, host, ring_beside_host, "
-       "host_beside_ring, host_8_rows, and in microseconds exchange_us, matrix_us, pass_us"},
+       "host_beside_ring, host_8_rows, and in microseconds exchange_us, exchange_8_rows_us, matrix_us, pass_us"},
       {Flag::lanes,
        toggle,
        {"--lanes"},

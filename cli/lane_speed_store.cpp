@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr const char* kVersionName = "lane_speeds_version";
 constexpr const char* kEntries = "entries";
 

@@ -35,6 +35,7 @@ constexpr Name kNames[] = {{"resident", &LaneSpeeds::resident, 1e9, false},
                            {"host_beside_ring", &LaneSpeeds::host_beside_ring, 1e9, false},
                            {"host_8_rows", &LaneSpeeds::host_8_rows, 1e9, false},
                            {"exchange_us", &LaneSpeeds::exchange_seconds, 1e-6, true},
+                           {"exchange_8_rows_us", &LaneSpeeds::exchange_8_rows_seconds, 1e-6, true},
                            {"matrix_us", &LaneSpeeds::matrix_seconds, 1e-6, true},
                            {"pass_us", &LaneSpeeds::pass_seconds, 1e-6, true}};
 

@@ -63,6 +63,7 @@ TEST_CASE("the probe hands vectors over where the host is another device", "[lan
   const LaneSpeeds speeds = probe_lanes(device, &host, small_limits());
   check_rate(speeds.host);
   CHECK(speeds.exchange_seconds > 0.0);
+  CHECK(speeds.exchange_8_rows_seconds >= speeds.exchange_seconds);
   CHECK(free_bytes(device) == 64 * kMiB);
   CHECK(free_bytes(host) == 64 * kMiB);
 }
@@ -76,6 +77,25 @@ TEST_CASE("without a host device the probe leaves the host's speeds unknown", "[
   CHECK(speeds.host_beside_ring == 0.0);
   CHECK(speeds.host_8_rows == 0.0);
   CHECK(speeds.exchange_seconds == 0.0);
+  CHECK(speeds.exchange_8_rows_seconds == 0.0);
+}
+
+TEST_CASE("an exchange costs what a small product takes beside its bytes, or one of a strip", "[lane_speeds]") {
+  HostTimes times{.bytes = 900.0, .part_bytes = 100.0, .seconds = 12.0, .part_seconds = 4.0, .strip_seconds = 1.0};
+  CHECK(host_cost(times).bytes_per_second == 100.0);
+  CHECK(host_cost(times).exchange_seconds == 3.0);  // some core is late at each
+  times.seconds = 9.25;
+  times.part_seconds = 1.25;
+  CHECK(host_cost(times).bytes_per_second == 100.0);
+  CHECK(host_cost(times).exchange_seconds == 1.0);
+  times.part_seconds = 10.0;  // other programs were running
+  CHECK(host_cost(times).bytes_per_second == Approx(800.0 / (9.25 / 8.0)));
+}
+
+TEST_CASE("runs that are held up count in a mean, for twice the median at most", "[lane_speeds]") {
+  CHECK(mean_of_runs({3.0}) == 3.0);
+  CHECK(mean_of_runs({1.0, 1.0, 1.0, 1.5}) == 1.125);
+  CHECK(mean_of_runs({1.0, 100.0, 1.0, 1.0}) == 1.25);
 }
 
 TEST_CASE("a budget that leaves too little memory is not probed", "[lane_speeds]") {

@@ -94,6 +94,7 @@ LaneSpeeds speeds_with_shared_kernels() {
           .host_beside_ring = 98.31e9,
           .host_8_rows = 69.72e9,
           .exchange_seconds = 7.78e-6,
+          .exchange_8_rows_seconds = 18.7e-6,
           .matrix_seconds = 2.954e-6,
           .pass_seconds = 7.94e-6};
 }
@@ -131,11 +132,12 @@ TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[
                     .host_beside_ring = 109.8e9,
                     .host_8_rows = 54.5e9,
                     .exchange_seconds = 8e-6,
+                    .exchange_8_rows_seconds = 19.2e-6,
                     .matrix_seconds = 2.9e-6,
                     .pass_seconds = 8e-6};
   for (const Cold& cold : {Cold{0.774, 1, 211.8}, {8.0, 1, 17.3}}) check(cold);
 
-  // On two other machines, of one kernel for many calls.
+  // On three other machines, of one kernel for many calls.
   request.calls_share_kernels = true;
   request.speeds = {.resident = 3540.3e9,
                     .ring = 54.19e9,
@@ -145,9 +147,24 @@ TEST_CASE("auto predicts what an H200 was measured to do, within 10 percent", "[
                     .host_beside_ring = 95.15e9,
                     .host_8_rows = 65.96e9,
                     .exchange_seconds = 6.93e-6,
+                    .exchange_8_rows_seconds = 16.6e-6,
                     .matrix_seconds = 2.819e-6,
                     .pass_seconds = 8.09e-6};
   for (const Cold& cold : {Cold{4.07, 1, 36.92}, {4.07, 8, 221.0 / 8}}) check(cold);
+  // Exchanges as all cores take part in them.
+  request.speeds = {.resident = 3527.6e9,
+                    .ring = 54.54e9,
+                    .zero_copy = 51.57e9,
+                    .host = 121.89e9,
+                    .ring_beside_host = 45.72e9,
+                    .host_beside_ring = 111.21e9,
+                    .host_8_rows = 75.41e9,
+                    .exchange_seconds = 7.544e-6,
+                    .exchange_8_rows_seconds = 24.81e-6,
+                    .matrix_seconds = 2.916e-6,
+                    .pass_seconds = 7.825e-6};
+  for (const Cold& cold : {Cold{0.784, 1, 262.1}, {4.17, 1, 33.48}, {7.933, 1, 17.49}, {4.07, 8, 222.7 / 8}})
+    check(cold);
   request.speeds = speeds_with_shared_kernels();
   for (const Cold& cold : {Cold{0.784, 1, 254.1}, {7.933, 1, 17.39}}) check(cold);
   request.budget_bytes.reset();
@@ -278,6 +295,24 @@ TEST_CASE("matrices of one call need one exchange, and wide steps leave more row
   };
   CHECK(ring_bytes(4) > ring_bytes(1));
   CHECK(ring_bytes(8) > ring_bytes(4));
+}
+
+TEST_CASE("each row adds as much to an exchange", "[lane_times]") {
+  PlanRequest request = small_request();
+  request.mode = OffloadMode::host;
+  request.speeds = test::speeds();
+  request.speeds.exchange_seconds = 10.0;
+  request.budget_bytes = smallest_budget(request);
+  const auto pass_seconds = [&](double exchange_8_rows_seconds, std::int32_t rows) {
+    request.speeds.exchange_8_rows_seconds = exchange_8_rows_seconds;
+    request.step_rows = rows;
+    return make_residency_plan(request).pass_seconds;
+  };
+  const double of_one = pass_seconds(24.0, 1);
+  CHECK(pass_seconds(0.0, 8) == Approx(of_one));  // unknown
+  const double row_seconds = pass_seconds(24.0, 2) - of_one;
+  CHECK(row_seconds > 0.0);
+  CHECK(pass_seconds(24.0, 8) == Approx(of_one + 7 * row_seconds));
 }
 
 }  // namespace genai

@@ -9,6 +9,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "engine/exact_math.h"
 #include "engine/exchange_words.h"
 
 namespace genai {
@@ -41,6 +42,21 @@ inline bool load_line(const ExchangeWord* from, std::uint32_t request, std::byte
       _mm_and_si128(_mm_cmpeq_epi32(numbers(p0, p1), wanted), _mm_cmpeq_epi32(numbers(p2, p3), wanted));
   return _mm_movemask_epi8(equal) == 0xffff;
 }
+
+// Words of floats, two at a time where they lie on a boundary of 16 bytes.
+inline void store_floats(ExchangeWord* to, const float* from, std::int64_t count, std::uint32_t request) {
+  std::atomic_signal_fence(std::memory_order_release);  // the processor keeps the order of stores
+  const auto store_one = [&](std::int64_t i) { store_word(to[i], exchange_word(float_bits(from[i]), request)); };
+  std::int64_t i = 0;
+  if (count > 0 && reinterpret_cast<std::uintptr_t>(to) % 16 != 0) store_one(i++);
+  const __m128 number = _mm_castsi128_ps(_mm_set1_epi32(static_cast<std::int32_t>(request)));
+  for (; i + 4 <= count; i += 4) {
+    const __m128 four = _mm_loadu_ps(from + i);
+    _mm_store_ps(reinterpret_cast<float*>(to + i), _mm_unpacklo_ps(four, number));
+    _mm_store_ps(reinterpret_cast<float*>(to + i + 2), _mm_unpackhi_ps(four, number));
+  }
+  for (; i < count; ++i) store_one(i);
+}
 #else
 // The data of a line of words to `to`; false where not all of them belong to `request` yet.
 inline bool load_line(const ExchangeWord* from, std::uint32_t request, std::byte* to) {
@@ -51,6 +67,11 @@ inline bool load_line(const ExchangeWord* from, std::uint32_t request, std::byte
     std::memcpy(to + 4 * k, &data, sizeof data);
   }
   return true;
+}
+
+// Words of floats.
+inline void store_floats(ExchangeWord* to, const float* from, std::int64_t count, std::uint32_t request) {
+  for (std::int64_t i = 0; i < count; ++i) store_word(to[i], exchange_word(float_bits(from[i]), request));
 }
 #endif
 

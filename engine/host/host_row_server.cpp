@@ -293,11 +293,9 @@ void HostRowServer::compute(Worker& worker, const Product& product, const Reques
       if (failure_ == nullptr) failure_ = std::current_exception();
     }
     const std::int64_t width = output_width(output, args.epilogue);
-    for (std::int32_t m = 0; m < request.row_count; ++m) {
-      ExchangeWord* const words = product.served.results[index] + m * width + first_result;
-      for (std::int64_t i = 0; i < results; ++i)
-        store_word(words[i], exchange_word(float_bits(worker.outputs[m * kPieceRows + i]), request.number));
-    }
+    for (std::int32_t m = 0; m < request.row_count; ++m)
+      store_floats(product.served.results[index] + m * width + first_result, worker.outputs + m * kPieceRows, results,
+                   request.number);
   };
   for (std::int64_t piece = begin; piece < end; piece += kPieceUnits)
     for_each_strip_range(args, request.row_count, piece, std::min(end, piece + kPieceUnits), compute_strips);

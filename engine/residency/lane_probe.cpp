@@ -62,24 +62,38 @@ struct ProductCost {
   double pass_seconds = 0.0;
 };
 
-// `multiply(matrix_count, strips)` enqueues products with the first strips of the first matrices, of `matrix_count` at
-// most.
+// `multiply(matrix_count, strips)` enqueues products with the first strips of the first matrices.
 template <class Multiply>
-ProductCost measure_products(Stream& stream, const Workload& workload, std::int64_t matrix_count,
-                             const Multiply& multiply) {
+ProductCost measure_products(Stream& stream, const Workload& workload, const Multiply& multiply) {
   const auto seconds = [&](std::int64_t matrices, std::int64_t strips) {
     return median_graph_seconds(stream, [&] { multiply(matrices, strips); });
   };
-  const double whole = seconds(matrix_count, workload.strips);
-  const double strips = seconds(matrix_count, 1);
+  const double whole = seconds(kMatrixCount, workload.strips);
+  const double strips = seconds(kMatrixCount, 1);
   const double one = seconds(1, 1);
-  const auto bytes = static_cast<double>(matrix_count * (workload.strips - 1) * kWorkloadStripBytes);
+  const auto bytes = static_cast<double>(kMatrixCount * (workload.strips - 1) * kWorkloadStripBytes);
   ProductCost cost;
   // Times measured beside other programs may come out in any order: no difference is taken for less than an eighth.
   cost.bytes_per_second = bytes / std::max(whole - strips, whole / 8.0);
-  cost.matrix_seconds = std::max(strips / 8.0, strips - one) / static_cast<double>(matrix_count - 1);
+  cost.matrix_seconds = std::max(strips / 8.0, strips - one) / static_cast<double>(kMatrixCount - 1);
   cost.pass_seconds = std::max(0.0, one - cost.matrix_seconds);
   return cost;
+}
+
+// Likewise of products by host cores.
+template <class Multiply>
+HostCost measure_host(Stream& stream, const Workload& workload, const Multiply& multiply) {
+  constexpr std::int64_t kSmallPart = 8;  // 4 MB with all of the memory: such are exchanges where little is cold
+  const std::int64_t part_strips = std::max<std::int64_t>(1, workload.strips / kSmallPart);
+  const auto matrix_seconds = [&](std::int64_t strips) {
+    return mean_graph_seconds(stream, [&] { multiply(workload.cold_matrices, strips); }) /
+           static_cast<double>(workload.cold_matrices);
+  };
+  return host_cost({.bytes = static_cast<double>(workload.matrix_bytes()),
+                    .part_bytes = static_cast<double>(part_strips * kWorkloadStripBytes),
+                    .seconds = matrix_seconds(workload.strips),
+                    .part_seconds = matrix_seconds(part_strips),
+                    .strip_seconds = matrix_seconds(1)});
 }
 
 // A device at rest has slow clocks, and takes a while to notice that there is work.
@@ -144,7 +158,7 @@ class HostProducts {
                   HostLaneLimits{.max_rows = kManyRows,
                                  .input_width = kWorkloadWidth,
                                  .result_width = static_cast<std::int32_t>(workload.strips * kStripRows),
-                                 .max_products = static_cast<std::int32_t>(2 * workload.cold_matrices)});
+                                 .max_products = static_cast<std::int32_t>(3 * workload.cold_matrices)});
   }
 
   // Enqueues products with the first strips of the first matrices.
@@ -175,13 +189,21 @@ class HostProducts {
 
 }  // namespace
 
+HostCost host_cost(const HostTimes& times) {
+  HostCost cost;
+  cost.bytes_per_second =
+      (times.bytes - times.part_bytes) / std::max(times.seconds - times.part_seconds, times.seconds / 8.0);
+  cost.exchange_seconds = std::max(times.strip_seconds, times.part_seconds - times.part_bytes / cost.bytes_per_second);
+  return cost;
+}
+
 LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) {
   LaneSpeeds speeds;
   const Workload workload = choose_workload(device, limits);
   if (workload.strips == 0) return speeds;
   const std::int64_t bytes = workload.resident_bytes();
   const auto multiply_on_device = [&](Stream& stream, WorkloadVectors& vectors, DevicePtr<const std::byte> weights) {
-    return measure_products(stream, workload, kMatrixCount, [&, weights](std::int64_t matrices, std::int64_t strips) {
+    return measure_products(stream, workload, [&, weights](std::int64_t matrices, std::int64_t strips) {
       for (std::int64_t matrix = 0; matrix < matrices; ++matrix)
         vectors.multiply(stream, weights.byte_offset(matrix * workload.matrix_bytes()), strips);
     });
@@ -214,14 +236,16 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
     return speeds;
   HostProducts products(device, *host, arena, vectors, cold->base(), workload);
   const auto multiply_on_host = [&](std::int32_t row_count) {
-    return measure_products(*stream, workload, workload.cold_matrices, [&](std::int64_t matrices, std::int64_t strips) {
+    return measure_host(*stream, workload, [&](std::int64_t matrices, std::int64_t strips) {
       products.multiply(*stream, matrices, strips, row_count);
     });
   };
-  const ProductCost far = multiply_on_host(1);
-  speeds.host = far.bytes_per_second;
-  speeds.exchange_seconds = far.matrix_seconds;
-  speeds.host_8_rows = multiply_on_host(kManyRows).bytes_per_second;
+  const HostCost one_row = multiply_on_host(1);
+  speeds.host = one_row.bytes_per_second;
+  speeds.exchange_seconds = one_row.exchange_seconds;
+  const HostCost many_rows = multiply_on_host(kManyRows);
+  speeds.host_8_rows = many_rows.bytes_per_second;
+  speeds.exchange_8_rows_seconds = std::max(many_rows.exchange_seconds, one_row.exchange_seconds);
 
   const std::unique_ptr<Stream> copies = device.create_stream();
   const BothRates rounds = rates_at_once(  // many matrices in a round, so that waiting for it weighs little

@@ -22,8 +22,9 @@ constexpr double kChunkKernels = 5.0;
 constexpr double kKernelsAhead = 1.0;
 // An exchange costs no more than this part of its call, where all of that overlapped: small models have small kernels.
 constexpr double kOverlap = 0.9;
-// What one more row of activations adds to an exchange, by the exchange of one.
-constexpr double kRowExchange = 0.2;
+
+// Of activations, beside one: what speeds with many rows were measured with.
+constexpr int kManyRows = 8;
 
 struct Call {
   double bytes[kLaneCount] = {};
@@ -74,6 +75,13 @@ double share_beside_device(const PlanRequest& request, const ResidencyPlan& plan
   return plan.pass_of(Lane::host) > 0 ? 1.0 - share_in_caches(request, plan) : 0.0;
 }
 
+// Between what was measured with one row and with eight. Each row is handed over, and by each thread read.
+double exchange_time(const LaneSpeeds& speeds, std::int32_t row_count) {
+  if (speeds.exchange_8_rows_seconds <= 0.0) return speeds.exchange_seconds;
+  const double row_seconds = (speeds.exchange_8_rows_seconds - speeds.exchange_seconds) / (kManyRows - 1);
+  return speeds.exchange_seconds + row_seconds * (row_count - 1);
+}
+
 struct Computing {
   double seconds = 0.0;
   double waiting_seconds = 0.0;  // of the device, for host cores
@@ -84,8 +92,7 @@ struct Computing {
 Computing compute_calls(const PlanRequest& request, const ResidencyPlan& plan, double host_rate, double cached_rate) {
   const LaneSpeeds& speeds = request.speeds;
   const std::vector<Call> calls = calls_of(request, plan);
-  // Each row is handed over, and by each thread read.
-  const double exchange_seconds = speeds.exchange_seconds * (1.0 + kRowExchange * (request.step_rows - 1));
+  const double exchange_seconds = exchange_time(speeds, request.step_rows);
   const double small_kernels = request.small_kernels / std::max(1.0, static_cast<double>(calls.size()));
   const auto most_ahead = static_cast<double>(request.host_ahead_bytes);
   const double stays = share_in_caches(request, plan);
@@ -163,7 +170,7 @@ double host_speed(const LaneSpeeds& speeds, std::int32_t row_count, bool beside_
   const double one_row = beside_ring ? speeds.host_beside_ring : speeds.host;
   if (one_row <= 0.0 || speeds.host <= 0.0 || speeds.host_8_rows <= 0.0 || row_count <= 1) return one_row;
   // The time for a byte grows with the rows; where memory is the limit it hides the first of them.
-  const double row_seconds = (1.0 / speeds.host_8_rows - 1.0 / speeds.host) / 7.0;
+  const double row_seconds = (1.0 / speeds.host_8_rows - 1.0 / speeds.host) / (kManyRows - 1);
   return std::min(one_row, 1.0 / std::max(1.0 / speeds.host + row_seconds * (row_count - 1), 1.0 / one_row));
 }
 

@@ -35,6 +35,38 @@ std::vector<std::byte> make_noise() {
   return noise;
 }
 
+struct SeriesLimits {
+  std::size_t least_runs;
+  std::size_t most_runs;
+  double enough_seconds;
+};
+
+// Of each run of `body` once it has run for the first time.
+std::vector<double> times_of_runs(const std::function<void()>& body, const SeriesLimits& limits) {
+  using Clock = std::chrono::steady_clock;
+  body();
+  std::vector<double> runs;
+  for (double total = 0.0;
+       runs.size() < limits.least_runs || (total < limits.enough_seconds && runs.size() < limits.most_runs);) {
+    const auto start = Clock::now();
+    body();
+    runs.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    total += runs.back();
+  }
+  return runs;
+}
+
+double median_of(std::vector<double>& values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue) {
+  stream.begin_capture();
+  enqueue();
+  return stream.end_capture();
+}
+
 }  // namespace
 
 WorkloadVectors::WorkloadVectors(Device& device, ResidencyArena& arena, std::int64_t most_strips,
@@ -108,30 +140,33 @@ DevicePtr<const std::byte> host_address(Device& device, DevicePtr<std::byte> beg
 }
 
 double median_seconds(const std::function<void()>& body) {
-  constexpr std::size_t kLeastRuns = 3;
-  constexpr std::size_t kMostRuns = 21;
-  constexpr double kEnoughSeconds = 0.08;
-  using Clock = std::chrono::steady_clock;
-  body();
-  std::vector<double> runs;
-  for (double total = 0.0; runs.size() < kLeastRuns || (total < kEnoughSeconds && runs.size() < kMostRuns);) {
-    const auto start = Clock::now();
-    body();
-    runs.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    total += runs.back();
-  }
-  std::sort(runs.begin(), runs.end());
-  return runs[runs.size() / 2];
+  std::vector<double> runs = times_of_runs(body, {.least_runs = 3, .most_runs = 21, .enough_seconds = 0.08});
+  return median_of(runs);
 }
 
 double median_graph_seconds(Stream& stream, const std::function<void()>& enqueue) {
-  stream.begin_capture();
-  enqueue();
-  const std::unique_ptr<Graph> graph = stream.end_capture();
+  const std::unique_ptr<Graph> graph = capture(stream, enqueue);
   return median_seconds([&] {
     stream.launch(*graph);
     stream.synchronize();
   });
+}
+
+double mean_of_runs(std::vector<double> seconds) {
+  const double most = 2.0 * median_of(seconds);
+  double total = 0.0;
+  for (const double run : seconds) total += std::min(run, most);
+  return total / static_cast<double>(seconds.size());
+}
+
+double mean_graph_seconds(Stream& stream, const std::function<void()>& enqueue) {
+  const std::unique_ptr<Graph> graph = capture(stream, enqueue);
+  return mean_of_runs(times_of_runs(
+      [&] {
+        stream.launch(*graph);
+        stream.synchronize();
+      },
+      {.least_runs = 5, .most_runs = 200, .enough_seconds = 0.12}));
 }
 
 }  // namespace genai

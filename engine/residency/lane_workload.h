@@ -58,4 +58,10 @@ double median_seconds(const std::function<void()>& body);
 // The median time of `enqueue`'s work as a captured graph, launched and waited for.
 double median_graph_seconds(Stream& stream, const std::function<void()>& enqueue);
 
+// What a run costs on average where some are held up: of a longer series, in which a run counts for twice the median at
+// most. REQUIRES: at least one.
+double mean_of_runs(std::vector<double> seconds);
+// Of `enqueue`'s work as a captured graph.
+double mean_graph_seconds(Stream& stream, const std::function<void()>& enqueue);
+
 }  // namespace genai

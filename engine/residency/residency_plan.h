@@ -37,10 +37,11 @@ struct LaneSpeeds {
   double host = 0.0;
   double ring_beside_host = 0.0;  // while both run: host memory is shared
   double host_beside_ring = 0.0;
-  double host_8_rows = 0.0;       // with eight rows of activations; unknown: as with one
-  double exchange_seconds = 0.0;  // of one matrix with host rows: vector out, results back
-  double matrix_seconds = 0.0;    // of each matrix in a pass, beyond reading it
-  double pass_seconds = 0.0;      // of a pass, beyond its matrices
+  double host_8_rows = 0.0;              // with eight rows of activations; unknown: as with one
+  double exchange_seconds = 0.0;         // of one matrix with host rows: vector out, results back, the slowest core
+  double exchange_8_rows_seconds = 0.0;  // unknown: as with one
+  double matrix_seconds = 0.0;           // of each matrix in a pass, beyond reading it
+  double pass_seconds = 0.0;             // of a pass, beyond its matrices
   bool are_known() const { return resident > 0.0; }
   bool operator==(const LaneSpeeds&) const = default;
 };
