@@ -38,6 +38,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 CUDA_HEADER = re.compile(r"^(cuda|cuda_\w+|driver_types|device_launch_parameters|cooperative_groups|mma|nvrtc|nvml|"
                          r"cublas\w*|cudnn\w*|curand\w*|cusparse\w*|nvToolsExt)(\.h|\.hpp)?$|^(cub|thrust|cuda|nvtx3|cute|cutlass)/")
 DEVICE_ALLOCATION = re.compile(r"\b(cuda(Malloc|Free)\w*|cuMem(Alloc|Free|Create|Release|Map|Unmap|AddressReserve)\w*)\s*\(")
+# Compute capability 7.5, the oldest that is built for, has none of these: ptx.cuh gives each a substitute.
+NEW_INTRINSIC = re.compile(r"\b(__reduce_\w+_sync|__pipeline_\w+|__cluster\w+)\s*\(")
+NEW_INTRINSIC_FILE = "cuda/kernels/ptx.cuh"
 MANAGED_MEMORY = re.compile(r"\b(cudaMallocManaged|cuMemAllocManaged|__managed__)\b")
 
 
@@ -91,6 +94,9 @@ def check_file(path, text):
         fault = check_include(path, bracket == '"', target)
         if fault:
             faults.append(fault)
+    intrinsic = NEW_INTRINSIC.search(code)
+    if intrinsic and path != NEW_INTRINSIC_FILE:
+        faults.append(f"calls {intrinsic.group(1)}, which not every device has: {NEW_INTRINSIC_FILE} has what to call instead")
     if MANAGED_MEMORY.search(code):
         faults.append("uses managed memory, which this project refuses")
     elif not path.startswith("cuda/"):
@@ -141,6 +147,7 @@ SELF_TEST_CLEAN = {
     "engine/decode/loop.h": '#include "engine/model/map.h"\n',
     "cuda/device.h": '#include "engine/device/device.h"\n',
     "cuda/device.cpp": '#include <cuda_runtime.h>\n#include "cuda/device.h"\nvoid f() { cudaMalloc(0, 0); }\n',
+    "cuda/kernels/ptx.cuh": "int f() { return __reduce_max_sync(1, 2); }\n",
     "tests/pool_test.cpp": '#include "tests/catch.h"\n#include "engine/host/pool.h"\n#include "tokenizer/t.h"\n',
     "tests/device_cuda.cpp": '#include "cuda/device.h"\n',
     "tests/catch.h": "",
@@ -172,6 +179,7 @@ SELF_TEST_FAULTS = [
     ("allocation outside cuda", {"engine/host/pool.cpp": "void f() { cudaMallocHost(0, 0); }\n"}, "calls cudaMallocHost"),
     ("driver allocation outside cuda", {"engine/host/pool.cpp": "void f() { cuMemCreate (0); }\n"}, "calls cuMemCreate"),
     ("managed memory in cuda", {"cuda/device.cpp": "void f() { cudaMallocManaged(0, 0); }\n"}, "managed memory"),
+    ("intrinsic of new devices", {"cuda/device.h": "int f() { return __reduce_max_sync(1, 2); }\n"}, "not every device has"),
     ("vague file", {"engine/model/string_utils.h": "\n"}, "says nothing"),
     ("vague folder", {"engine/common/thing.txt": "\n"}, "says nothing"),
     ("long file", {"engine/host/pool.h": "\n" * LONGEST_FILE_LINES}, "600 lines"),

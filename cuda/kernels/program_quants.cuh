@@ -42,9 +42,9 @@ __device__ __forceinline__ void store_next(const ProgramOutput& vector, unsigned
 __device__ __forceinline__ void hand_over_block(const ProgramOutput& vector, unsigned* words, int block, float value,
                                                 bool publishes = true) {
   const int lane = own_lane();
-  const RoundingScale scale(__reduce_max_sync(kFullWarp, magnitude(value)));
+  const RoundingScale scale(warp_max(magnitude(value)));
   const int quant = scale.counts ? static_cast<signed char>(quant_bits(value, scale.inverse)) : 0;
-  const int sum = __reduce_add_sync(kFullWarp, quant);
+  const int sum = warp_sum(quant);
   unsigned four = static_cast<unsigned>(quant) & 0xffu;
   four |= __shfl_down_sync(kFullWarp, four, 1) << 8;
   four |= __shfl_down_sync(kFullWarp, four, 2) << 16;

@@ -333,5 +333,13 @@ __device__ __forceinline__ unsigned warp_max(unsigned value) {
   return value;
 #endif
 }
+__device__ __forceinline__ int warp_sum(int value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(0xffffffffu, value);
+#else
+  for (int stride = 16; stride > 0; stride /= 2) value += __shfl_xor_sync(0xffffffffu, value, stride);
+  return value;
+#endif
+}
 
 }  // namespace genai::cuda
