@@ -112,7 +112,7 @@ if wants contract; then
   run "device contract" 90 "$OUT/contract.log" "$TESTS" "[device_contract],[cuda_device]"
 fi
 if wants kernels; then
-  for tag in "[embed]" "[elementwise]" "[rotate]" "[argmax]" "[graph]" "[matmul]~[large]" "[attention]~[large]" "[program]"; do
+  for tag in "[embed]" "[elementwise]" "[rotate]" "[argmax]" "[graph]" "[matmul]~[large]" "[attention]~[large]" "[rows]" "[program]"; do
     run "kernels $tag" 120 "$OUT/kernels.log" "$TESTS" "$tag"
   done
 fi
