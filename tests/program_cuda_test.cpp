@@ -1,7 +1,6 @@
 // Steps of a decoder on a GPU, which one kernel may serve from end to end, against the host: every vector and every
 // byte of the cache is equal, eagerly and in a graph.
-#include "tests/decoder_case.h"
-#include "tests/kernels_cuda_support.h"
+#include "tests/decoder_pair.h"
 
 using namespace genai;
 using namespace genai::test;
@@ -90,26 +89,17 @@ std::vector<DecoderCase> decoder_cases() {
   return cases;
 }
 
-bool equal_bytes(const std::vector<std::byte>& left, const std::vector<std::byte>& right) {
-  return left.size() == right.size() && std::memcmp(left.data(), right.data(), left.size()) == 0;
-}
-
 }  // namespace
 
 TEST_CASE("steps of a decoder on CUDA equal the host's, eagerly and in a graph", "[cuda][program]") {
   for (const DecoderCase& shape : decoder_cases()) {
     INFO(describe(shape));
-    const DecoderData data = decoder_data(shape);
-    Decoder reference(fast_host_device(), shape, data);
-    Decoder found(cuda_device(), shape, data);
-    found.stream().begin_capture();
-    found.enqueue();
-    const std::unique_ptr<Graph> graph = found.stream().end_capture();
-    CHECK((!found.hands_over() || graph->node_count() <= 2));
+    DecoderPair decoders(shape);
+    CHECK((!decoders.found().hands_over() || decoders.graph().node_count() <= 2));
 
     Random random(shape.seed);
     const std::int32_t sequence = shape.sequences - 1;
-    std::vector<std::byte> cache = reference.cache();
+    std::vector<std::byte> cache = decoders.host().cache();
     std::fill(cache.begin(), cache.end(), std::byte{0xff});  // NaN, where nobody has written
     std::int32_t written = 0;
     for (const std::int32_t position : {0, 1, 63, 64, 65, 1000, 4097}) {
@@ -118,35 +108,17 @@ TEST_CASE("steps of a decoder on CUDA equal the host's, eagerly and in a graph",
       written = position + 1;
       const StepRow row = {0, position, sequence, 0};
       const std::vector<float> x = random.values(shape.width);
-      reference.set_cache(cache);
-      reference.set_input(row, x);
-      reference.enqueue();
-      const DecoderState expected = reference.state(row);
-
-      found.set_cache(cache);
-      found.set_input(row, x);
-      found.enqueue();
-      check_states(expected, found.state(row));
-
-      found.set_cache(cache);
-      for (int replay = 0; replay < 3; ++replay) {
-        found.set_input(row, x);
-        found.stream().launch(*graph);
-      }
-      check_states(expected, found.state(row));
-      std::copy(expected.chunk.begin(), expected.chunk.end(), cache.begin() + shape.chunk_offset(row));
+      const DecoderState state = decoders.check_step({row}, x, cache);
+      std::copy(state.chunk.begin(), state.chunk.end(), cache.begin() + shape.chunk_offset(row));
     }
-    CHECK(equal_bytes(reference.cache(), found.cache()));
-    CHECK(reference.guards_intact());
-    CHECK(found.guards_intact());
+    decoders.check_caches();
+    decoders.check_guards();
   }
 }
 
 TEST_CASE("steps of a decoder on CUDA follow each other without a pause", "[cuda][program]") {
   const DecoderCase shape{.heads = 14, .kv_heads = 2, .width = 896, .layers = 4, .max_positions = 256, .seed = 77};
-  const DecoderData data = decoder_data(shape);
-  Decoder reference(fast_host_device(), shape, data);
-  Decoder found(cuda_device(), shape, data);
+  DecoderPair decoders(shape);
   Random random(78);
   constexpr std::int32_t kSteps = 200;
   std::vector<StepRow> rows;
@@ -155,15 +127,12 @@ TEST_CASE("steps of a decoder on CUDA follow each other without a pause", "[cuda
     rows.push_back({0, step, 0, 0});
     inputs.push_back(random.values(shape.width));
   }
-  found.stream().begin_capture();
-  found.enqueue();
-  const std::unique_ptr<Graph> graph = found.stream().end_capture();
   for (std::size_t step = 0; step < rows.size(); ++step) {
-    reference.set_input(rows[step], inputs[step]);
-    reference.enqueue();
-    found.set_input(rows[step], inputs[step]);
-    found.stream().launch(*graph);
+    decoders.host().set_input(rows[step], inputs[step]);
+    decoders.host().enqueue();
+    decoders.found().set_input(rows[step], inputs[step]);
+    decoders.found().stream().launch(decoders.graph());
   }
-  check_states(reference.state(rows.back()), found.state(rows.back()));
-  CHECK(equal_bytes(reference.cache(), found.cache()));
+  check_states(decoders.host().state(rows.back()), decoders.found().state(rows.back()));
+  decoders.check_caches();
 }

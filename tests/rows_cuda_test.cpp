@@ -1,7 +1,6 @@
 // Steps of several rows of a decoder on a GPU, where one kernel serves neighbouring calls, against the host: every
 // vector and every byte of the cache is equal, eagerly and in a graph.
-#include "tests/decoder_case.h"
-#include "tests/kernels_cuda_support.h"
+#include "tests/decoder_pair.h"
 
 using namespace genai;
 using namespace genai::test;
@@ -98,42 +97,18 @@ void fill_any_cache(std::vector<std::byte>& cache, const DecoderCase& shape, std
 TEST_CASE("steps of a few rows on CUDA equal the host's, eagerly and in a graph", "[cuda][rows]") {
   for (const DecoderCase& shape : rows_cases()) {
     INFO(describe(shape));
-    const DecoderData data = decoder_data(shape);
-    Decoder reference(fast_host_device(), shape, data);
-    Decoder found(cuda_device(), shape, data);
-    found.stream().begin_capture();
-    found.enqueue();
-    const std::unique_ptr<Graph> graph = found.stream().end_capture();
-
+    DecoderPair decoders(shape);
     Random random(shape.seed);
-    std::vector<std::byte> cache = reference.cache();
+    std::vector<std::byte> cache = decoders.host().cache();
     for (const std::int32_t first : {0, 16, 61, 1019}) {
-      const std::vector<StepRow> rows = rows_from(shape, first, first == 61);
       INFO("from position " << first);
       std::fill(cache.begin(), cache.end(), std::byte{0xff});  // NaN, where nobody has written
       for (std::int32_t sequence = 0; sequence < shape.sequences; ++sequence)
         fill_any_cache(cache, shape, sequence, first + 5 * sequence, random);
       const std::vector<float> x = random.values(std::int64_t{shape.row_count} * shape.width);
-      reference.set_cache(cache);
-      reference.set_input(rows.data(), x);
-      reference.enqueue();
-      const DecoderState expected = reference.state(rows[0]);
-      const std::vector<std::byte> expected_cache = reference.cache();
-
-      found.set_cache(cache);
-      found.set_input(rows.data(), x);
-      found.enqueue();
-      check_states(expected, found.state(rows[0]));
-
-      found.set_cache(cache);
-      for (int replay = 0; replay < 3; ++replay) {
-        found.set_input(rows.data(), x);
-        found.stream().launch(*graph);
-      }
-      check_states(expected, found.state(rows[0]));
-      CHECK((found.cache() == expected_cache));
+      decoders.check_step(rows_from(shape, first, first == 61), x, cache);
+      decoders.check_caches();
     }
-    CHECK(reference.guards_intact());
-    CHECK(found.guards_intact());
+    decoders.check_guards();
   }
 }

@@ -5,7 +5,6 @@
 // Bound    memory: the packed bytes of all matrices and the visible keys and values, once.
 // Twin     engine/host: the same operations in the same order (engine/README.md).
 #include <algorithm>
-#include <vector>
 
 #include "cuda/kernels/program_builder.cuh"
 #include "cuda/kernels/program_finish.cuh"
@@ -174,31 +173,13 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   if (own < HandoverMemory::kMaxBlocks) program.handover.launches()[own] = launch + 1;
 }
 
-using ProgramKernel = void (*)(RowProgram);
-
-struct ProgramChoice {
-  ProgramTypes types;
-  ProgramKernel kernel;
+struct Choice {
+  template <DType kFirst, DType kSecond>
+  static constexpr auto kernel() {
+    return row_program_kernel<kFirst, kSecond>;
+  }
 };
-
-template <DType kFirst, DType kSecond>
-constexpr ProgramChoice program_choice() {
-  return {{kFirst, kSecond}, row_program_kernel<kFirst, kSecond>};
-}
-
-// What quantisers write: one type, and the output matrix or half of some matrices in Q6_K.
-constexpr ProgramChoice kProgramKernels[] = {
-    program_choice<DType::Q4_0, DType::Q6_K>(),
-    program_choice<DType::Q4_1, DType::Q6_K>(),
-    program_choice<DType::Q4_K, DType::Q6_K>(),
-    program_choice<DType::Q8_0, DType::Q8_0>(),
-};
-
-std::vector<ProgramTypes> program_types() {
-  std::vector<ProgramTypes> types;
-  for (const ProgramChoice& choice : kProgramKernels) types.push_back(choice.types);
-  return types;
-}
+constexpr auto kKernels = program_kernels<Choice>();
 
 template <class Call>
 const Call* call_at(const RowCall* calls, std::size_t call_count, std::size_t index) {
@@ -223,14 +204,14 @@ constexpr int kFewestOps = 12;  // that are worth a kernel that shares its multi
 }  // namespace
 
 void prepare_row_program(const DeviceTraits& traits) {
-  for (const ProgramChoice& choice : kProgramKernels)
-    CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    traits.shared_bytes_per_block));
+  for (const auto kernel : kKernels)
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, traits.shared_bytes_per_block));
 }
 
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
   if (call_count < kFewestOps) return {call_count, false};
-  ProgramBuilder builder(target.traits, program_types());
+  ProgramBuilder builder(target.traits);
   std::size_t count = 0;
   while (count < call_count) {
     const std::size_t added = add_next(builder, calls + count, call_count - count);
@@ -240,13 +221,10 @@ ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* call
   if (builder.op_count() < kFewestOps) return {std::max<std::size_t>(count, 1), false};
   const RowProgram* const program = builder.finish();
   if (program == nullptr) return {count, false};
-  for (const ProgramChoice& choice : kProgramKernels) {
-    if (choice.types.first != builder.types().first || choice.types.second != builder.types().second) continue;
-    launch_kernel("row_program_kernel", choice.kernel,
-                  {dim3(static_cast<unsigned>(program->block_count)), dim3(kProgramThreads),
-                   static_cast<std::size_t>(program->layout.total)},
-                  target, *program);
-  }
+  launch_kernel("row_program_kernel", kKernels[index_of(builder.types())],
+                {dim3(static_cast<unsigned>(program->block_count)), dim3(kProgramThreads),
+                 static_cast<std::size_t>(program->layout.total)},
+                target, *program);
   return {count, true};
 }
 

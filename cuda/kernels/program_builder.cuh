@@ -12,15 +12,10 @@
 #include "cuda/kernels/program_attention.cuh"
 #include "cuda/kernels/program_host_call.cuh"
 #include "cuda/kernels/program_product.cuh"
+#include "cuda/kernels/program_types.cuh"
 #include "cuda/launch.h"
 
 namespace genai::cuda {
-
-// The types of a program's matrices that one kernel reads.
-struct ProgramTypes {
-  DType first;
-  DType second;
-};
 
 // Stages on their way at once. With more, the memory is faster, but what is handed over comes later, and a step is
 // slower (measured on an H200: 2 % with three, 4 % with four).
@@ -32,9 +27,7 @@ inline constexpr int kFewestGathered = 8192;
 
 class ProgramBuilder {
  public:
-  // One kernel for each of `kernels`; the first that reads all types of the program is taken.
-  ProgramBuilder(const DeviceTraits& traits, const std::vector<ProgramTypes>& kernels)
-      : traits_(traits), candidates_(kernels), program_(std::make_unique<RowProgram>()) {
+  explicit ProgramBuilder(const DeviceTraits& traits) : traits_(traits), program_(std::make_unique<RowProgram>()) {
     program_->window = kRingWindow;
     program_->block_count = std::min(traits.sm_count, HandoverMemory::kMaxBlocks);
   }
@@ -112,7 +105,7 @@ class ProgramBuilder {
   void spread_attention(AttentionKind& kind) const;
 
   const DeviceTraits& traits_;
-  std::vector<ProgramTypes> candidates_;
+  std::vector<ProgramTypes> candidates_{kProgramTypes.begin(), kProgramTypes.end()};  // that read all matrices so far
   std::unique_ptr<RowProgram> program_;
   std::vector<OpFacts> facts_;           // an operation each
   std::vector<OutputTypes> kind_types_;  // a kind of product each
@@ -236,11 +229,7 @@ inline bool ProgramBuilder::takes_handover(DevicePtr<std::byte> handover) {
 
 inline bool ProgramBuilder::takes_types(const MatmulArgs& args) {
   std::vector<ProgramTypes> left = candidates_;
-  std::erase_if(left, [&](const ProgramTypes& types) {
-    return std::any_of(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
-      return output.matrix.dtype != types.first && output.matrix.dtype != types.second;
-    });
-  });
+  std::erase_if(left, [&](const ProgramTypes& types) { return !types.read(args); });
   if (left.empty()) return false;
   candidates_ = std::move(left);
   return true;
@@ -395,7 +384,7 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
 }
 
 inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
-  const bool sums = has_minimum(types().first) || has_minimum(types().second);
+  const bool sums = types().have_minimum();
   const int scales = octet_count(widest_) * kOctetBlocks * 4;
   const int normed_quants = octet_count(widest_normed_) * kOctetWidth;
   const int vector = std::max(octet_count(widest_) * kOctetWidth, normed_quants + widest_normed_ * 4);

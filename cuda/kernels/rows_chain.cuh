@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/kernels/program_types.cuh"
 #include "cuda/kernels/rows_program.cuh"
 #include "cuda/launch.h"
 
@@ -19,25 +20,9 @@ inline constexpr int kRowsWindowBytes = 28 * 1024;
 inline constexpr int kFewestRowsSlots = 3;  // of a ring
 inline constexpr int kMostRowsSlots = 12;
 
-// The types of a chain's matrices that one kernel reads.
-struct ChainTypes {
-  DType first;
-  DType second;
-
-  bool operator==(const ChainTypes&) const = default;
-  bool read(const MatmulArgs& args) const {
-    return std::all_of(args.outputs, args.outputs + args.output_count, [&](const MatmulOutput& output) {
-      return output.matrix.dtype == first || output.matrix.dtype == second;
-    });
-  }
-  bool have_sums() const { return has_minimum(first) || has_minimum(second); }
-};
-
 class ChainBuilder {
  public:
-  // One kernel for each of `kernels`; the first that reads all types of the chain is taken.
-  ChainBuilder(const DeviceTraits& traits, std::vector<ChainTypes> kernels)
-      : traits_(&traits), candidates_(std::move(kernels)) {}
+  explicit ChainBuilder(const DeviceTraits& traits) : traits_(&traits) {}
 
   // False where the call cannot follow those before; the chain is then as it was. The call must outlive the chain.
   bool add(const MatmulArgs& args);
@@ -45,7 +30,7 @@ class ChainBuilder {
   void finish();
 
   const RowsProgram& program() const { return program_; }
-  ChainTypes types() const { return candidates_.front(); }
+  ProgramTypes types() const { return candidates_.front(); }
   int shared_bytes() const { return shared_bytes_; }
 
  private:
@@ -60,7 +45,7 @@ class ChainBuilder {
   }
 
   const DeviceTraits* traits_;
-  std::vector<ChainTypes> candidates_;
+  std::vector<ProgramTypes> candidates_{kProgramTypes.begin(), kProgramTypes.end()};  // that read all matrices so far
   std::array<const MatmulArgs*, kMaxRowsSteps> calls_ = {};
   RowsProgram program_ = {};
   int used_words_ = 0;
@@ -70,7 +55,7 @@ class ChainBuilder {
 };
 
 inline bool ChainBuilder::lay_out() {
-  const int slice_bytes = types().have_sums() ? RowsSlices<true>::kBytes : RowsSlices<false>::kBytes;
+  const int slice_bytes = types().have_minimum() ? RowsSlices<true>::kBytes : RowsSlices<false>::kBytes;
   const int rest = kHalves * kMaxRowsSteps * static_cast<int>(sizeof(RowsShare)) + static_cast<int>(sizeof(unsigned));
   program_.exchange = most_tiles_ * slice_bytes;
   program_.biases = program_.exchange + kHalves * kExchangeBytes;
@@ -153,7 +138,7 @@ inline bool ChainBuilder::add(const MatmulArgs& args) {
     *this = unchanged;
     return false;
   };
-  std::erase_if(candidates_, [&](const ChainTypes& types) { return !types.read(args); });
+  std::erase_if(candidates_, [&](const ProgramTypes& types) { return !types.read(args); });
   if (candidates_.empty()) return give_up();
   const int cols = args.outputs[0].matrix.cols;
   program_.row_count = args.row_count;

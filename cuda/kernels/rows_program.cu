@@ -6,7 +6,6 @@
 // Bound    memory: the packed bytes of all matrices, once. Between two products: latency.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
 #include <variant>
-#include <vector>
 
 #include "cuda/kernels/rows_chain.cuh"
 #include "cuda/kernels/rows_few_product.cuh"
@@ -210,29 +209,13 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   if (block < HandoverMemory::kMaxBlocks) program.handover.launches()[block] = launch_number(program, shared) + 1;
 }
 
-struct ProgramChoice {
-  ChainTypes types;
-  void (*kernel)(RowsProgram);
+struct Choice {
+  template <DType kFirst, DType kSecond>
+  static constexpr auto kernel() {
+    return rows_program_kernel<kFirst, kSecond>;
+  }
 };
-
-template <DType kFirst, DType kSecond>
-constexpr ProgramChoice program_choice() {
-  return {{kFirst, kSecond}, rows_program_kernel<kFirst, kSecond>};
-}
-
-// What quantisers write: one type, and the output matrix or half of some matrices in Q6_K.
-constexpr ProgramChoice kProgramKernels[] = {
-    program_choice<DType::Q4_0, DType::Q6_K>(),
-    program_choice<DType::Q4_1, DType::Q6_K>(),
-    program_choice<DType::Q4_K, DType::Q6_K>(),
-    program_choice<DType::Q8_0, DType::Q8_0>(),
-};
-
-std::vector<ChainTypes> chain_types() {
-  std::vector<ChainTypes> types;
-  for (const ProgramChoice& choice : kProgramKernels) types.push_back(choice.types);
-  return types;
-}
+constexpr auto kKernels = program_kernels<Choice>();
 
 // The first of the calls, as many as can follow each other.
 std::size_t add_calls(ChainBuilder& chain, const DeviceTraits& traits, const RowCall* calls, std::size_t call_count) {
@@ -248,28 +231,25 @@ std::size_t add_calls(ChainBuilder& chain, const DeviceTraits& traits, const Row
 }  // namespace
 
 void prepare_rows_program(const DeviceTraits& traits) {
-  for (const ProgramChoice& choice : kProgramKernels)
-    CUDA_CHECK(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    traits.shared_bytes_per_block));
+  for (const auto kernel : kKernels)
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, traits.shared_bytes_per_block));
 }
 
 bool rows_program_serves(const DeviceTraits& traits, const RowCall* calls, std::size_t call_count) {
-  ChainBuilder chain(traits, chain_types());
+  ChainBuilder chain(traits);
   return add_calls(chain, traits, calls, call_count) > 1;
 }
 
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
-  ChainBuilder chain(target.traits, chain_types());
+  ChainBuilder chain(target.traits);
   const std::size_t count = add_calls(chain, target.traits, calls, call_count);
   if (count < 2) return {1, false};
   chain.finish();
-  for (const ProgramChoice& choice : kProgramKernels) {
-    if (!(choice.types == chain.types())) continue;
-    launch_kernel("rows_program_kernel", choice.kernel,
-                  {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kRowsProgramThreads),
-                   static_cast<std::size_t>(chain.shared_bytes())},
-                  target, chain.program());
-  }
+  launch_kernel("rows_program_kernel", kKernels[index_of(chain.types())],
+                {dim3(static_cast<unsigned>(target.traits.sm_count)), dim3(kRowsProgramThreads),
+                 static_cast<std::size_t>(chain.shared_bytes())},
+                target, chain.program());
   return {count, true};
 }
 

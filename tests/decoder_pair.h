@@ -1,0 +1,62 @@
+// decoder_pair.h - a decoder (decoder_case.h) on the host and on a GPU, and steps of both compared: every vector is
+// equal, eagerly and in a graph.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "tests/decoder_case.h"
+#include "tests/kernels_cuda_support.h"
+
+namespace genai::test {
+
+class DecoderPair {
+ public:
+  explicit DecoderPair(const DecoderCase& shape)
+      : data_(decoder_data(shape)), host_(fast_host_device(), shape, data_), found_(cuda_device(), shape, data_) {
+    found_.stream().begin_capture();
+    found_.enqueue();
+    graph_ = found_.stream().end_capture();
+  }
+
+  Decoder& host() { return host_; }
+  Decoder& found() { return found_; }
+  Graph& graph() { return *graph_; }
+
+  // The step of `rows` with input `x` over a cache of `cache`, on the GPU once by calls, then thrice by the graph.
+  // Returns what the host has then.
+  DecoderState check_step(const std::vector<StepRow>& rows, const std::vector<float>& x,
+                          const std::vector<std::byte>& cache) {
+    host_.set_cache(cache);
+    host_.set_input(rows.data(), x);
+    host_.enqueue();
+    const DecoderState expected = host_.state(rows[0]);
+
+    found_.set_cache(cache);
+    found_.set_input(rows.data(), x);
+    found_.enqueue();
+    check_states(expected, found_.state(rows[0]));
+
+    found_.set_cache(cache);
+    for (int replay = 0; replay < 3; ++replay) {
+      found_.set_input(rows.data(), x);
+      found_.stream().launch(*graph_);
+    }
+    check_states(expected, found_.state(rows[0]));
+    return expected;
+  }
+
+  // Every byte, unwritten ones too.
+  void check_caches() { CHECK((host_.cache() == found_.cache())); }
+  void check_guards() {
+    CHECK(host_.guards_intact());
+    CHECK(found_.guards_intact());
+  }
+
+ private:
+  const DecoderData data_;
+  Decoder host_;
+  Decoder found_;
+  std::unique_ptr<Graph> graph_;
+};
+
+}  // namespace genai::test
