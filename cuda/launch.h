@@ -86,6 +86,12 @@ inline int neighbour_shared_bytes(const DeviceTraits& traits) {
   return traits.shared_bytes_per_sm - lone_shared_bytes(traits) - 2 * kReservedShared;
 }
 
+// Whether rows of the input, and those of the norm, start and end at 16-byte addresses.
+inline bool has_whole_fours(const MatmulArgs& args) {
+  return args.outputs[0].matrix.cols % 4 == 0 && args.input_stride % 4 == 0 && args.input.address() % 16 == 0 &&
+         args.norm_weight.address() % 16 == 0;
+}
+
 // Activations as a product with quantised weights reads them, for M rows of K values padded to `width`.
 struct PreparedInput {
   signed char* quants;  // (M, width)
@@ -117,6 +123,11 @@ void launch_call(const LaunchTarget& target, const TakeAnswerArgs& args);
 
 // The first of `calls` by one kernel, if enough of them can be served together.
 using RowCall = std::variant<MatmulArgs, RotateArgs, AttentionArgs, AskHostArgs, TakeAnswerArgs>;
+// Null where the call is none of these, or not there.
+template <class Args>
+const Args* call_at(const RowCall* calls, std::size_t call_count, std::size_t index) {
+  return index < call_count ? std::get_if<Args>(calls + index) : nullptr;
+}
 struct ProgramLaunch {
   std::size_t call_count;  // at least one
   bool launched;           // false: better one by one

@@ -13,12 +13,6 @@ bool waits_before_the_next(const DeviceTraits& traits, const RowCall& call) {
   return false;
 }
 
-// Null where the call is none of these, or not there.
-template <class Args>
-const Args* call_at(const std::vector<RowCall>& calls, std::size_t index, std::size_t end) {
-  return index < end ? std::get_if<Args>(&calls[index]) : nullptr;
-}
-
 }  // namespace
 
 void RowCalls::enqueue(cudaStream_t stream) {
@@ -50,9 +44,9 @@ void RowCalls::launch_in_turn(const LaunchTarget& target, std::size_t first, std
 }
 
 std::size_t RowCalls::launch_attention(const LaunchTarget& target, std::size_t first, std::size_t end) {
-  const RotateArgs* rotate = call_at<RotateArgs>(calls_, first, end);
-  const AttentionArgs* attention = call_at<AttentionArgs>(calls_, first + 1, end);
-  const MatmulArgs* product = call_at<MatmulArgs>(calls_, first + 2, end);
+  const RotateArgs* rotate = call_at<RotateArgs>(calls_.data(), end, first);
+  const AttentionArgs* attention = call_at<AttentionArgs>(calls_.data(), end, first + 1);
+  const MatmulArgs* product = call_at<MatmulArgs>(calls_.data(), end, first + 2);
   if (rotate == nullptr || attention == nullptr || !attention_decode_serves(traits_, *attention)) return first;
   AttentionNeighbours neighbours = {};
   neighbours.reads_early = first > 0 && waits_before_the_next(traits_, calls_[first - 1]) &&

@@ -47,6 +47,23 @@ __device__ __forceinline__ void store_word(unsigned* at, unsigned word) {
 }
 __device__ __forceinline__ void hand_over(unsigned* at, float value) { store_word(at, value_word(value)); }
 
+// The block's part of the words of the last launch, which are those of the next; by kThreads of its threads, each of
+// which has kAtOnce stores on their way.
+template <int kThreads, int kAtOnce>
+__device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsigned launch, int thread) {
+  uint4* others = reinterpret_cast<uint4*>(handover.words(launch + 1));
+#pragma unroll kAtOnce
+  for (int i = static_cast<int>(blockIdx.x) * kThreads + thread; i < HandoverMemory::kRegionWords / 4;
+       i += static_cast<int>(gridDim.x) * kThreads)
+    others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
+}
+
+// The launch is over in this block; by its first threads, also for blocks that other launches have.
+__device__ __forceinline__ void count_launch(const HandoverMemory& handover, unsigned launch) {
+  const int own = static_cast<int>(blockIdx.x + threadIdx.x * gridDim.x);
+  if (own < HandoverMemory::kMaxBlocks) handover.launches()[own] = launch + 1;
+}
+
 // Looks where `wanted`, without a branch: many of these are on their way at once.
 __device__ __forceinline__ void look_at_word(unsigned& seen, const unsigned* at, bool wanted) {
   asm volatile(

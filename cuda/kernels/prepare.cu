@@ -158,8 +158,6 @@ std::size_t records_bytes(int row_count, int cols, bool halves) {
 constexpr std::size_t kHandedSumBytes = std::size_t{kMaxTileSms} * kHandedSums * sizeof(float);
 constexpr std::size_t kHandedFlagBytes = std::size_t{kMaxTileLaunches} * kLaunchFlags * sizeof(unsigned);
 
-bool starts_at_16_bytes(DevicePtr<const float> pointer) { return pointer.address() % 16 == 0; }
-
 }  // namespace
 
 std::size_t tile_input_bytes(int row_count, int cols, bool halves) {
@@ -179,12 +177,11 @@ TileInput launch_prepare_tiles(const LaunchTarget& target, const MatmulArgs& arg
     prepared.handed_sums = reinterpret_cast<float*>(sums);
     prepared.handed_flags = reinterpret_cast<unsigned*>(sums + aligned(kHandedSumBytes));
   }
-  const bool whole = cols % 4 == 0 && args.input_stride % 4 == 0 && starts_at_16_bytes(args.input) &&
-                     starts_at_16_bytes(args.norm_weight);
   launch_kernel("prepare_tiles_kernel", halves ? prepare_tiles_kernel<HalfRecord> : prepare_tiles_kernel<ByteRecord>,
                 {dim3(static_cast<unsigned>(args.row_count)), dim3(kThreads)}, target,
                 reinterpret_cast<const float*>(args.input.address()), args.input_stride, cols,
-                reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, whole, prepared);
+                reinterpret_cast<const float*>(args.norm_weight.address()), args.norm_epsilon, has_whole_fours(args),
+                prepared);
   return prepared;
 }
 

@@ -25,8 +25,6 @@ __global__ void __launch_bounds__(kPrepareThreads)
 
 int tile_count_of(int cols) { return static_cast<int>(padded_width(cols) / kTileWidth); }
 
-bool starts_at_16_bytes(DevicePtr<const float> pointer) { return pointer.address() % 16 == 0; }
-
 }  // namespace
 
 std::size_t rows_input_bytes(int row_count, int cols) {
@@ -35,15 +33,12 @@ std::size_t rows_input_bytes(int row_count, int cols) {
 }
 
 RowsSource rows_source(const MatmulArgs& args) {
-  const int cols = args.outputs[0].matrix.cols;
-  const bool whole = cols % 4 == 0 && args.input_stride % 4 == 0 && starts_at_16_bytes(args.input) &&
-                     starts_at_16_bytes(args.norm_weight);
   return {reinterpret_cast<const float*>(args.input.address()),
           reinterpret_cast<const float*>(args.norm_weight.address()),
           args.norm_epsilon,
           args.input_stride,
-          cols,
-          whole};
+          args.outputs[0].matrix.cols,
+          has_whole_fours(args)};
 }
 
 void launch_prepare_rows(const LaunchTarget& target, const RowsSource& source, const RowsInput& prepared,

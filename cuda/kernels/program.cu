@@ -119,17 +119,8 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
   }
 }
 
-// The block's part of the words of the last launch, which are those of the next. By one warp.
-__device__ __forceinline__ void clear_words(const HandoverMemory& handover, unsigned launch) {
-  uint4* others = reinterpret_cast<uint4*>(handover.words(launch + 1));
-#pragma unroll 4
-  for (int i = static_cast<int>(blockIdx.x) * kWarpLanes + own_lane(); i < HandoverMemory::kRegionWords / 4;
-       i += static_cast<int>(gridDim.x) * kWarpLanes)
-    others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
-}
-
 __device__ __forceinline__ void finish_program(const RowProgram& program, unsigned char* shared, unsigned launch) {
-  clear_words(program.handover, launch);  // nothing is to be finished yet
+  clear_words<kWarpLanes, 4>(program.handover, launch, own_lane());  // nothing is to be finished yet
   const ProgramExchange exchange = exchange_of(program, shared);
   unsigned* words = program.handover.words(launch);
   int round = 0;
@@ -168,9 +159,7 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   if (warp == kFinishingWarp) return finish_program(program, shared, launch);
   consume_program<kFirst, kSecond>(program, shared, launch);
   consumer_barrier();
-  // Also for blocks that other launches have.
-  const int own = static_cast<int>(blockIdx.x + threadIdx.x * gridDim.x);
-  if (own < HandoverMemory::kMaxBlocks) program.handover.launches()[own] = launch + 1;
+  count_launch(program.handover, launch);
 }
 
 struct Choice {
@@ -180,11 +169,6 @@ struct Choice {
   }
 };
 constexpr auto kKernels = program_kernels<Choice>();
-
-template <class Call>
-const Call* call_at(const RowCall* calls, std::size_t call_count, std::size_t index) {
-  return index < call_count ? std::get_if<Call>(calls + index) : nullptr;
-}
 
 // How many of the calls are the program's next operation; 0: it cannot have them.
 std::size_t add_next(ProgramBuilder& builder, const RowCall* calls, std::size_t call_count) {
@@ -203,11 +187,7 @@ constexpr int kFewestOps = 12;  // that are worth a kernel that shares its multi
 
 }  // namespace
 
-void prepare_row_program(const DeviceTraits& traits) {
-  for (const auto kernel : kKernels)
-    CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, traits.shared_bytes_per_block));
-}
+void prepare_row_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, traits.shared_bytes_per_block); }
 
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
   if (call_count < kFewestOps) return {call_count, false};

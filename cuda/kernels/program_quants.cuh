@@ -42,21 +42,16 @@ __device__ __forceinline__ void store_next(const ProgramOutput& vector, unsigned
 __device__ __forceinline__ void hand_over_block(const ProgramOutput& vector, unsigned* words, int block, float value,
                                                 bool publishes = true) {
   const int lane = own_lane();
-  const RoundingScale scale(warp_max(magnitude(value)));
-  const int quant = scale.counts ? static_cast<signed char>(quant_bits(value, scale.inverse)) : 0;
-  const int sum = warp_sum(quant);
-  unsigned four = static_cast<unsigned>(quant) & 0xffu;
-  four |= __shfl_down_sync(kFullWarp, four, 1) << 8;
-  four |= __shfl_down_sync(kFullWarp, four, 2) << 16;
+  const RoundedBlock rounded(value);
   const QuantizedWords at(vector);
   // Lanes 0, 4, ... have four quants, lane 1 the scale, lane 2 the sum.
   const int quad = lane / 4;
   if (!publishes) return;
   if (lane % 4 == 0)
-    store_next(vector, words, at.quants + block * 8 + quad % 4 * 2 + quad / 4, four ^ kQuantTurn);
+    store_next(vector, words, at.quants + block * 8 + quad % 4 * 2 + quad / 4, rounded.four ^ kQuantTurn);
   else if (lane <= 2)
     store_next(vector, words, (lane == 1 ? at.scales : at.sums) + block,
-               value_word(lane == 1 ? scale.scale : scale.scale * static_cast<float>(sum)));
+               value_word(lane == 1 ? rounded.scale.scale : rounded.scaled_sum()));
 }
 
 // The vector into shared memory, once all consumers are through with the last operation; the caller has a barrier

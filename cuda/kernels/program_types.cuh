@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "cuda/cuda_error.h"
 #include "cuda/kernels/tile.cuh"
 #include "engine/device/kernels.h"
 
@@ -34,6 +35,13 @@ constexpr auto program_kernels() {
     return std::array{Choice::template kernel<kProgramTypes[kIndex].first, kProgramTypes[kIndex].second>()...};
   }
   (std::make_index_sequence<kProgramTypes.size()>());
+}
+
+// Once a device: more dynamic shared memory than a launch gets unasked.
+template <class Kernels>
+void allow_shared_bytes(const Kernels& kernels, int bytes) {
+  for (const auto kernel : kernels)
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
 inline std::size_t index_of(const ProgramTypes& types) {

@@ -53,4 +53,20 @@ struct RoundingScale {
   }
 };
 
+// A block of 32, a value a lane of a whole warp.
+struct RoundedBlock {
+  RoundingScale scale;
+  int sum;        // of the quants
+  unsigned four;  // in lanes 0, 4, ...: the quants of this lane and the next three
+
+  __device__ __forceinline__ explicit RoundedBlock(float value) : scale(warp_max(magnitude(value))) {
+    const int quant = scale.counts ? static_cast<signed char>(quant_bits(value, scale.inverse)) : 0;
+    sum = warp_sum(quant);
+    four = static_cast<unsigned>(quant) & 0xffu;
+    four |= __shfl_down_sync(0xffffffffu, four, 1) << 8;
+    four |= __shfl_down_sync(0xffffffffu, four, 2) << 16;
+  }
+  __device__ __forceinline__ float scaled_sum() const { return scale.scale * static_cast<float>(sum); }
+};
+
 }  // namespace genai::cuda

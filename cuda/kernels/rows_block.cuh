@@ -3,7 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "cuda/kernels/quantize.cuh"
+#include "cuda/kernels/rounding.cuh"
 #include "cuda/kernels/rows_input.cuh"
 #include "engine/packed_layout.h"
 
@@ -12,24 +12,17 @@ namespace genai::cuda {
 // The block is of row m and begins at `column`.
 __device__ __forceinline__ void prepare_block(const RowsInput& prepared, int m, int column, float value) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const RoundingScale scale(warp_max(magnitude(value)));
-  unsigned four = scale.counts ? quant_bits(value, scale.inverse) & 0xffu : 0u;
-  four |= __shfl_down_sync(kFullWarp, four, 1) << 8;
-  four |= __shfl_down_sync(kFullWarp, four, 2) << 16;
-  int sum = sum_of_quants(four);
-#pragma unroll
-  for (int stride = 16; stride >= 4; stride /= 2) sum += __shfl_xor_sync(kFullWarp, sum, stride);
+  const RoundedBlock rounded(value);
   if (lane % 4 != 0) return;
-  // Each lane that is left has four quants, and the sum of all.
   const int quad = lane / 4;
   const int tile = column / kTileWidth;
   const int block = column % kTileWidth / kBlockWidth;
   unsigned char* chunk = prepared.chunks + tile / kChunkTiles * prepared.chunk_bytes();
   const int quants = prepared.quant_offset(tile % kChunkTiles, block, m);
   const int place = prepared.scale_offset(tile % kChunkTiles, block, m);
-  *reinterpret_cast<unsigned*>(chunk + quants + quad % 4 * 16 + quad / 4 * 4) = four;
-  if (quad == 0) *reinterpret_cast<float*>(chunk + prepared.scales() + place) = scale.scale;
-  if (quad == 1) *reinterpret_cast<float*>(chunk + prepared.sums() + place) = scale.scale * static_cast<float>(sum);
+  *reinterpret_cast<unsigned*>(chunk + quants + quad % 4 * 16 + quad / 4 * 4) = rounded.four;
+  if (quad == 0) *reinterpret_cast<float*>(chunk + prepared.scales() + place) = rounded.scale.scale;
+  if (quad == 1) *reinterpret_cast<float*>(chunk + prepared.sums() + place) = rounded.scaled_sum();
 }
 
 }  // namespace genai::cuda

@@ -5,7 +5,7 @@
 //          walks K in chunks of eight tiles: warp w has tile w of each (rows_few_product.cuh).
 // Bound    memory: the packed bytes of all matrices, once. Between two products: latency.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
-#include <variant>
+#include <algorithm>
 
 #include "cuda/kernels/rows_chain.cuh"
 #include "cuda/kernels/rows_few_product.cuh"
@@ -145,16 +145,6 @@ __device__ __forceinline__ void feed_program(const RowsProgram& program, int hal
   }
 }
 
-// The block's part of the words of the last launch, which are those of the next.
-__device__ __forceinline__ void clear_words(const RowsProgram& program, const unsigned char* shared) {
-  constexpr int kThreads = kHalves * kRowsThreads;
-  uint4* others = reinterpret_cast<uint4*>(program.handover.words(launch_number(program, shared) + 1));
-#pragma unroll 1
-  for (int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x); i < HandoverMemory::kRegionWords / 4;
-       i += static_cast<int>(gridDim.x) * kThreads)
-    others[i] = make_uint4(kNoWord, kNoWord, kNoWord, kNoWord);
-}
-
 template <DType kFirst, DType kSecond, class Slices>
 __device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned char* shared) {
   const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
@@ -167,7 +157,9 @@ __device__ __forceinline__ void compute_program(const RowsProgram& program, unsi
     prepare_step<Slices>(program, step, launch_words(program, shared), own,
                          reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes));
     take_slices<Slices>(step, launch_words(program, shared), own, shared);
-    if (index == 0) clear_words(program, shared);
+    if (index == 0)
+      clear_words<kHalves * kRowsThreads, 1>(program.handover, launch_number(program, shared),
+                                             static_cast<int>(threadIdx.x));
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
       compute_share<kSecond, Slices>(program, step, share, ring, shared, own);
     else
@@ -204,9 +196,7 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
   compute_program<kFirst, kSecond, Slices>(program, shared);
   named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
-  // Also for blocks that other launches have.
-  const int block = static_cast<int>(blockIdx.x) + thread * static_cast<int>(gridDim.x);
-  if (block < HandoverMemory::kMaxBlocks) program.handover.launches()[block] = launch_number(program, shared) + 1;
+  count_launch(program.handover, launch_number(program, shared));
 }
 
 struct Choice {
@@ -222,7 +212,7 @@ std::size_t add_calls(ChainBuilder& chain, const DeviceTraits& traits, const Row
   std::size_t count = 0;
   if (traits.compute_capability < 90 || traits.wide_products != WideProducts::by_cost) return count;
   for (; count < call_count; ++count) {
-    const MatmulArgs* const args = std::get_if<MatmulArgs>(calls + count);
+    const MatmulArgs* const args = call_at<MatmulArgs>(calls, call_count, count);
     if (args == nullptr || !chain.add(*args)) break;
   }
   return count;
@@ -230,15 +220,12 @@ std::size_t add_calls(ChainBuilder& chain, const DeviceTraits& traits, const Row
 
 }  // namespace
 
-void prepare_rows_program(const DeviceTraits& traits) {
-  for (const auto kernel : kKernels)
-    CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, traits.shared_bytes_per_block));
-}
+void prepare_rows_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, traits.shared_bytes_per_block); }
 
 bool rows_program_serves(const DeviceTraits& traits, const RowCall* calls, std::size_t call_count) {
+  constexpr std::size_t kFewest = 2;
   ChainBuilder chain(traits);
-  return add_calls(chain, traits, calls, call_count) > 1;
+  return add_calls(chain, traits, calls, std::min(call_count, kFewest)) == kFewest;
 }
 
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {

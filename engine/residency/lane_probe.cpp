@@ -18,7 +18,6 @@ namespace genai {
 namespace {
 
 constexpr std::int64_t kMatrixCount = 8;
-constexpr std::int32_t kManyRows = 8;
 constexpr std::int64_t kCopyBytes = std::int64_t{8} << 20;  // of one copy, as in a large model's ring
 
 // The matrices, all of one size.
@@ -155,7 +154,7 @@ class HostProducts {
     finished_ = arena.reserve(MemoryKind::workspace, sizeof(std::uint32_t));
     finished_.commit(0, sizeof(std::uint32_t));
     lane_.emplace(device, host, arena, finished_.base().as<std::uint32_t>(),
-                  HostLaneLimits{.max_rows = kManyRows,
+                  HostLaneLimits{.max_rows = kManySpeedRows,
                                  .input_width = kWorkloadWidth,
                                  .result_width = static_cast<std::int32_t>(workload.strips * kStripRows),
                                  .max_products = static_cast<std::int32_t>(3 * workload.cold_matrices)});
@@ -213,7 +212,7 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
   const std::unique_ptr<Stream> stream = device.create_stream();
   const std::optional<MemoryRange> resident = take(arena, MemoryKind::weights, bytes, Placement::device);
   if (!resident) return speeds;
-  WorkloadVectors vectors(device, arena, workload.strips, kManyRows);
+  WorkloadVectors vectors(device, arena, workload.strips, kManySpeedRows);
   fill_with_noise(device, *stream, resident->base(), static_cast<std::size_t>(bytes));
   wake(*stream, [&] { vectors.multiply(*stream, resident->base(), workload.strips); });
   const ProductCost near = multiply_on_device(*stream, vectors, resident->base());
@@ -243,7 +242,7 @@ LaneSpeeds probe_lanes(Device& device, Device* host, const ProbeLimits& limits) 
   const HostCost one_row = multiply_on_host(1);
   speeds.host = one_row.bytes_per_second;
   speeds.exchange_seconds = one_row.exchange_seconds;
-  const HostCost many_rows = multiply_on_host(kManyRows);
+  const HostCost many_rows = multiply_on_host(kManySpeedRows);
   speeds.host_8_rows = many_rows.bytes_per_second;
   speeds.exchange_8_rows_seconds = std::max(many_rows.exchange_seconds, one_row.exchange_seconds);
 

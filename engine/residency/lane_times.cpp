@@ -23,9 +23,6 @@ constexpr double kKernelsAhead = 1.0;
 // An exchange costs no more than this part of its call, where all of that overlapped: small models have small kernels.
 constexpr double kOverlap = 0.9;
 
-// Of activations, beside one: what speeds with many rows were measured with.
-constexpr int kManyRows = 8;
-
 struct Call {
   double bytes[kLaneCount] = {};
   double kernels = 0.0;  // but those that read over the link
@@ -75,11 +72,15 @@ double share_beside_device(const PlanRequest& request, const ResidencyPlan& plan
   return plan.pass_of(Lane::host) > 0 ? 1.0 - share_in_caches(request, plan) : 0.0;
 }
 
-// Between what was measured with one row and with eight. Each row is handed over, and by each thread read.
+// By what was measured with one row and with many: each row adds as much.
+double seconds_of_rows(double of_one, double of_many, std::int32_t row_count) {
+  return of_one + (of_many - of_one) / (kManySpeedRows - 1) * (row_count - 1);
+}
+
+// Each row is handed over, and by each thread read.
 double exchange_time(const LaneSpeeds& speeds, std::int32_t row_count) {
   if (speeds.exchange_8_rows_seconds <= 0.0) return speeds.exchange_seconds;
-  const double row_seconds = (speeds.exchange_8_rows_seconds - speeds.exchange_seconds) / (kManyRows - 1);
-  return speeds.exchange_seconds + row_seconds * (row_count - 1);
+  return seconds_of_rows(speeds.exchange_seconds, speeds.exchange_8_rows_seconds, row_count);
 }
 
 struct Computing {
@@ -170,8 +171,8 @@ double host_speed(const LaneSpeeds& speeds, std::int32_t row_count, bool beside_
   const double one_row = beside_ring ? speeds.host_beside_ring : speeds.host;
   if (one_row <= 0.0 || speeds.host <= 0.0 || speeds.host_8_rows <= 0.0 || row_count <= 1) return one_row;
   // The time for a byte grows with the rows; where memory is the limit it hides the first of them.
-  const double row_seconds = (1.0 / speeds.host_8_rows - 1.0 / speeds.host) / (kManyRows - 1);
-  return std::min(one_row, 1.0 / std::max(1.0 / speeds.host + row_seconds * (row_count - 1), 1.0 / one_row));
+  const double byte_seconds = seconds_of_rows(1.0 / speeds.host, 1.0 / speeds.host_8_rows, row_count);
+  return std::min(one_row, 1.0 / std::max(byte_seconds, 1.0 / one_row));
 }
 
 void predict_pass(const PlanRequest& request, ResidencyPlan& plan) {

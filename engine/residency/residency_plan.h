@@ -28,6 +28,9 @@ std::string_view lane_name(Lane lane);
 enum class OffloadMode : std::uint8_t { automatic, off, stream, zero_copy, host, split };
 std::string_view offload_mode_name(OffloadMode mode);
 
+// Of activations, in the speeds with more than one row.
+inline constexpr std::int32_t kManySpeedRows = 8;
+
 // Bytes per second; all that the choice of lanes depends on besides sizes. 0: unknown. How they are measured:
 // lane_probe.h, NOTE [Lane speeds].
 struct LaneSpeeds {
