@@ -195,6 +195,8 @@ TEST_CASE("products of a few rows that follow each other equal the host's", "[cu
               {4, 3});
   // Wider than a batch of a row's squares.
   check_chain({.width = 5376, .activation = Epilogue::gated_gelu}, {3});
+  // Three strips a half, and an odd number of chunks of which the last one has a tile for some warps only.
+  check_chain({.second = DType::Q4_0, .width = 6336, .feed_forward = 2432}, {4});
   // An input that leaves little room for weights, and more strips than a pass has.
   check_chain({.second = DType::Q4_0, .query_width = 704, .width = 2144, .feed_forward = 13824}, {4, 2});
 }

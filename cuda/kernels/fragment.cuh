@@ -163,13 +163,21 @@ struct RowScales {
       sub.x >>= 8 * block;
       sub_minimum >>= 8 * block;
     } else {
-      scale.x >>= 16 * block;
-      scale.y >>= 16 * block;
-      if constexpr (has_minimum(kType)) {
-        minimum.x >>= 16 * block;
-        minimum.y >>= 16 * block;
-      }
+      const unsigned halves = block == 0 ? 0x5410u : 0x7632u;  // pairs beside each other
+      scale.x = __byte_perm(scale.x, scale.y, halves);
+      if constexpr (has_minimum(kType)) minimum.x = __byte_perm(minimum.x, minimum.y, halves);
     }
+  }
+
+  // Of that block of pair kPair, in the place of the first.
+  template <int kPair>
+  __device__ __forceinline__ PairScales<kType> moved() const {
+    if constexpr (Fragment<kType>::kSubScales) return pair<kPair>();
+    PairScales<kType> result = {};
+    result.scale[0] = widen_half(static_cast<std::uint16_t>(scale.x >> (16 * kPair)));
+    if constexpr (has_minimum(kType))
+      result.minimum[0] = widen_half(static_cast<std::uint16_t>(minimum.x >> (16 * kPair)));
+    return result;
   }
 
   // Of blocks 2 * kPair and 2 * kPair + 1.

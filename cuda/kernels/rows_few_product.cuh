@@ -61,7 +61,7 @@ struct FewTile {
 template <DType kType, int kPair>
 __device__ __forceinline__ void accumulate_few(const FewTile<kType>& tile, const FewInput& input, bool second,
                                                FewPartials& partials) {
-  const PairScales<kType> scales = tile.scales.template pair<kPair>();
+  const PairScales<kType> scales = tile.scales.template moved<kPair>();
   const unsigned a[4] = {
       tile.weights.template weights<0, 2 * kPair>(), tile.weights.template weights<0, 2 * kPair + 1>(),
       tile.weights.template weights<1, 2 * kPair>(), tile.weights.template weights<1, 2 * kPair + 1>()};

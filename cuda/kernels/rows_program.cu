@@ -1,8 +1,9 @@
 // rows_program.cu - a chain of products of quantised matrices with 2 to 4 rows of activations by one kernel
 // (NOTE [Rows program] in rows_program.cuh).   Y = W norm(X), and Y is the next X
 // Shapes   as those of matmul_rows.cu, for inputs that shared memory holds whole. sm_90.
-// Mapping  one block a multiprocessor, of two halves of eight warps. A half takes up to four strips at a time and
-//          walks K in chunks of eight tiles: warp w has tile w of each (rows_few_product.cuh).
+// Mapping  one block a multiprocessor, of two halves: eight warps that compute, one that copies, one that finishes.
+//          A half takes up to four strips at a time and walks K in chunks of eight tiles: warp w has tile w of each
+//          (rows_few_product.cuh).
 // Bound    memory: the packed bytes of all matrices, once. Between two products: latency.
 // Twin     engine/host: the same operations in the same order (engine/README.md, "Matrix product").
 #include <algorithm>
@@ -17,127 +18,155 @@
 namespace genai::cuda {
 namespace {
 
-constexpr int kMaxRegisters = 96;  // of 18 warps a quarter of a multiprocessor has five
-constexpr int kBlockBarrier = 15;  // of all that compute
+constexpr int kMaxRegisters = 96;  // of 20 warps a quarter of a multiprocessor has five
+constexpr int kBlockBarrier = 15;  // of all that compute, at the beginning also of those that finish
+constexpr int kComputingThreads = kHalves * kRowsThreads;
+constexpr int kBeginningThreads = kComputingThreads + kHalves * kWarpLanes;
 static_assert(1 + kHalves + kRowsWarps <= kBlockBarrier, "HalfThread has those below");
 
-// Where the last chunk has no tile for the warp.
-__device__ __forceinline__ void pass_over_chunk(const RowsProgram& program, const RowsStep& step, int stages,
-                                                HalfRing& ring, const HalfThread& own) {
-  if (own.warp < (step.shape.tile_count - 1) % kChunkTiles + 1) return;
-#pragma unroll 1
-  for (; stages > 0; --stages) {
-    ring.wait_full();
-    ring.release(own.lane);
-    ring.advance(program);
-  }
-}
-
-// kStrips strips over all of K. That their number is known lets the products of one stage overlap with the next wait.
+// A pass of kStrips strips over all of K, whose partials are handed over. All stages but the last are full: with an odd
+// number of strips, one has the last strip of a chunk and the first one of the next chunk. That the number is known
+// lets the products of one stage overlap with the next wait.
 template <DType kType, class Slices, int kStrips>
-__device__ __forceinline__ void compute_pass(const RowsProgram& program, const RowsStep& step,
-                                             const StreamOutput& output, int first_strip, HalfRing& ring,
-                                             unsigned char* shared, const HalfThread& own) {
+__device__ __forceinline__ void compute_pass(const RowsProgram& program, const RowsStep& step, HalfRing& ring,
+                                             HalfExchange& exchange, unsigned char* shared, const HalfThread& own) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
+  constexpr int kChunks = kStrips % kStageStrips == 0 ? 1 : kStageStrips;  // in which stages begin and end alike
+  static_assert(kStageStrips == 2);
   const FewPlaces places = FewPlaces::of<Slices>(own.lane);
   const bool second = own.lane % 4 >= 2;
-  const RowsPass pass = {first_strip, kStrips};
-  const unsigned before = request_terms(program, step, output, pass, shared, own);
   FewPartials partials[kStrips] = {};
   const unsigned char* slice = shared + own.warp * Slices::kBytes;
 #pragma unroll 1
-  for (int left = step.shape.tile_count - own.warp; left > 0; left -= kChunkTiles) {
-    const FewInput inputs[2] = {load_few<Slices, has_minimum(kType)>(slice, places, 0),
-                                load_few<Slices, has_minimum(kType)>(slice, places, 1)};
-    FewTile<kType> tiles[kStrips];
+  for (int left = step.shape.tile_count - own.warp; left > 0; left -= kChunks * kChunkTiles) {
+    const bool has_both = kChunks == 1 || left > kChunkTiles;
+    FewInput inputs[2];
+    const auto load_inputs = [&] {
 #pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-      if (strip % kStageStrips == 0) ring.wait_full();
-      tiles[strip].load(ring.stage() + (strip % kStageStrips * kChunkTiles + own.warp) * kTileBytes, own.lane);
-      if (strip % kStageStrips + 1 < kStageStrips && strip + 1 < kStrips) continue;
+      for (int pair = 0; pair < 2; ++pair) inputs[pair] = load_few<Slices, has_minimum(kType)>(slice, places, pair);
+      slice += kChunkTiles * Slices::kBytes;
+    };
+    const auto accumulate = [&](const FewTile<kType>& tile, int strip) {
+      accumulate_few<kType, 0>(tile, inputs[0], second, partials[strip]);
+      accumulate_few<kType, 1>(tile, inputs[1], second, partials[strip]);
+    };
+    load_inputs();
+#pragma unroll
+    for (int first = 0; first < kChunks * kStrips; first += kStageStrips) {
+      if (first >= kStrips && !has_both) break;
+      const bool is_full = first + 1 < kStrips || has_both;
+      ring.wait_full();
+      const TileBytes* bytes = ring.stage() + own.warp * kTileBytes;
+      FewTile<kType> tiles[kStageStrips];
+      tiles[0].load(bytes, own.lane);
+      if (is_full) tiles[1].load(bytes + kChunkTiles * kTileBytes, own.lane);
       __syncwarp();
       ring.release(own.lane);
       ring.advance(program);
-#pragma unroll
-      for (int i = strip / kStageStrips * kStageStrips; i <= strip; ++i) {
-        accumulate_few<kType, 0>(tiles[i], inputs[0], second, partials[i]);
-        accumulate_few<kType, 1>(tiles[i], inputs[1], second, partials[i]);
-      }
+      accumulate(tiles[0], first % kStrips);
+      if (!is_full) break;
+      if (first + 1 == kStrips) load_inputs();
+      accumulate(tiles[1], (first + 1) % kStrips);
     }
-    slice += kChunkTiles * Slices::kBytes;
   }
-  pass_over_chunk(program, step, (kStrips + 1) / kStageStrips, ring, own);
-  finish_pass<kStrips>(program, step, output, pass, before, shared, own, second, partials);
+  // Where the last chunk has no tile for the warp: what is left of its stages.
+  if (own.warp > (step.shape.tile_count - 1) % kChunkTiles) {
+    const bool begins = kChunks == 1 || chunk_count(step.shape.tile_count) % kChunks != 0;
+#pragma unroll 1
+    for (int stages = (kStrips + (begins ? 1 : 0)) / kStageStrips; stages > 0; --stages) {
+      ring.wait_full();
+      ring.release(own.lane);
+      ring.advance(program);
+    }
+  }
+  hand_over_partials<kStrips>(program, shared, own, exchange, second, partials);
 }
 
 template <DType kType, class Slices>
-__device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
-                                              HalfRing& ring, unsigned char* shared, const HalfThread& own) {
-  const StreamOutput& output = step.shape.outputs[share.output];
+__device__ __forceinline__ void compute_strips(const RowsProgram& program, const RowsStep& step, int strips,
+                                               HalfRing& ring, HalfExchange& exchange, unsigned char* shared,
+                                               const HalfThread& own) {
   static_assert(kPassStrips == 4);
+  switch (strips) {
+    case 1:
+      return compute_pass<kType, Slices, 1>(program, step, ring, exchange, shared, own);
+    case 2:
+      return compute_pass<kType, Slices, 2>(program, step, ring, exchange, shared, own);
+    case 3:
+      return compute_pass<kType, Slices, 3>(program, step, ring, exchange, shared, own);
+    default:
+      return compute_pass<kType, Slices, 4>(program, step, ring, exchange, shared, own);
+  }
+}
+
+template <DType kFirst, DType kSecond, class Slices>
+__device__ __forceinline__ void compute_share(const RowsProgram& program, const RowsStep& step, const ChainShare& share,
+                                              HalfRing& ring, HalfExchange& exchange, unsigned char* shared,
+                                              const HalfThread& own) {
+  const bool is_second = kFirst != kSecond && step.shape.outputs[share.output].second_type;
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
-    switch (min(share.pass_strips, share.end - strip)) {
-      case 1:
-        compute_pass<kType, Slices, 1>(program, step, output, strip, ring, shared, own);
-        break;
-      case 2:
-        compute_pass<kType, Slices, 2>(program, step, output, strip, ring, shared, own);
-        break;
-      case 3:
-        compute_pass<kType, Slices, 3>(program, step, output, strip, ring, shared, own);
-        break;
-      default:
-        compute_pass<kType, Slices, 4>(program, step, output, strip, ring, shared, own);
-    }
+    const int strips = min(share.pass_strips, share.end - strip);
+    if (is_second)
+      compute_strips<kSecond, Slices>(program, step, strips, ring, exchange, shared, own);
+    else
+      compute_strips<kFirst, Slices>(program, step, strips, ring, exchange, shared, own);
   }
 }
 
 // Asks for the weights of a half's share, by one thread.
 template <DType kType>
-__device__ __forceinline__ void feed_share(const RowsProgram& program, const RowsStep& step, const RowsShare& share,
+__device__ __forceinline__ void feed_share(const RowsProgram& program, const RowsStep& step, const ChainShare& share,
                                            HalfRing& ring, HalfRing& arriving, int& ahead) {
   constexpr int kTileBytes = tile_layout(kType).tile_bytes;
   const int strip_bytes = step.shape.tile_count * kTileBytes;
   const std::uint64_t policy = read_once_policy();
+  int early = program.slot_count;  // stages of a ring without their input, at most
 #pragma unroll 1
   for (int strip = share.first; strip < share.end; strip += share.pass_strips) {
     const int strips = min(share.pass_strips, share.end - strip);
-    const TileBytes* source = step.shape.outputs[share.output].weights + static_cast<std::int64_t>(strip) * strip_bytes;
+    const TileBytes* chunk = step.shape.outputs[share.output].weights + static_cast<std::int64_t>(strip) * strip_bytes;
+    int left = step.shape.tile_count;  // from this chunk on
+    int of_chunk = 0;
 #pragma unroll 1
-    for (int left = step.shape.tile_count; left > 0; left -= kChunkTiles) {
-      const unsigned bytes = static_cast<unsigned>(min(left, kChunkTiles) * kTileBytes);
-#pragma unroll 1
-      for (int first = 0; first < strips; first += kStageStrips) {
-        const bool both = first + 1 < strips;
-        if (ahead == program.window) {
-          arriving.wait_full();
-          arriving.advance(program);
-        } else {
-          ++ahead;
-        }
-        ring.wait_empty(both ? 2 * bytes : bytes);
-        const TileBytes* upper = source + first * strip_bytes;
-        bulk_load_shared(ring.slot, upper, bytes, ring.barrier, policy);
-        if (both)
-          bulk_load_shared(ring.slot + kChunkTiles * kTileBytes, upper + strip_bytes, bytes, ring.barrier, policy);
-        ring.advance(program);
+    while (left > 0) {
+      for (const int most = early-- > 0 ? program.window : share.ahead; ahead >= most; --ahead) {
+        arriving.wait_full();
+        arriving.advance(program);
       }
-      source += kChunkTiles * kTileBytes;
+      ++ahead;
+      const TileBytes* sources[kStageStrips];
+      unsigned bytes[kStageStrips] = {};
+#pragma unroll
+      for (int i = 0; i < kStageStrips; ++i) {
+        if (left <= 0) break;
+        bytes[i] = static_cast<unsigned>(min(left, kChunkTiles) * kTileBytes);
+        sources[i] = chunk + of_chunk * strip_bytes;
+        if (++of_chunk < strips) continue;
+        of_chunk = 0;
+        left -= kChunkTiles;
+        chunk += kChunkTiles * kTileBytes;
+      }
+      ring.wait_empty(bytes[0] + bytes[1]);
+#pragma unroll
+      for (int i = 0; i < kStageStrips; ++i)
+        if (bytes[i] > 0)
+          bulk_load_shared(ring.bytes() + i * kChunkTiles * kTileBytes, sources[i], bytes[i], ring.slot, policy);
+      ring.advance(program);
     }
   }
 }
 
 template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void feed_program(const RowsProgram& program, int half, unsigned char* shared) {
-  const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
+  const ChainShare* shares = reinterpret_cast<const ChainShare*>(shared + program.shares);
   HalfRing ring(program, shared, half);
   HalfRing arriving = ring;
   int ahead = 0;
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
     const RowsStep& step = program.steps[index];
-    const RowsShare share = shares[index * kHalves + half];
+    const ChainShare share = shares[index * kHalves + half];
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
       feed_share<kSecond>(program, step, share, ring, arriving, ahead);
     else
@@ -147,23 +176,21 @@ __device__ __forceinline__ void feed_program(const RowsProgram& program, int hal
 
 template <DType kFirst, DType kSecond, class Slices>
 __device__ __forceinline__ void compute_program(const RowsProgram& program, unsigned char* shared) {
-  const RowsShare* shares = reinterpret_cast<const RowsShare*>(shared + program.shares);
+  const ChainShare* shares = reinterpret_cast<const ChainShare*>(shared + program.shares);
   HalfRing ring(program, shared, HalfThread().half());
+  HalfExchange exchange(program, shared, HalfThread().half());
 #pragma unroll 1
   for (int index = 0; index < program.step_count; ++index) {
     const HalfThread own;  // what follows from it is worked out anew: kept, it would take registers from sums
     const RowsStep& step = program.steps[index];
-    const RowsShare& share = shares[index * kHalves + own.half()];
+    const ChainShare& share = shares[index * kHalves + own.half()];
     prepare_step<Slices>(program, step, launch_words(program, shared), own,
-                         reinterpret_cast<float*>(shared + program.exchange + own.half() * kExchangeBytes));
+                         reinterpret_cast<float*>(shared + program.squares) + own.half() * kRowsThreads);
     take_slices<Slices>(step, launch_words(program, shared), own, shared);
     if (index == 0)
-      clear_words<kHalves * kRowsThreads, 1>(program.handover, launch_number(program, shared),
-                                             static_cast<int>(threadIdx.x));
-    if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
-      compute_share<kSecond, Slices>(program, step, share, ring, shared, own);
-    else
-      compute_share<kFirst, Slices>(program, step, share, ring, shared, own);
+      clear_words<kComputingThreads, 1>(program.handover, launch_number(program, shared),
+                                        static_cast<int>(threadIdx.x));
+    compute_share<kFirst, kSecond, Slices>(program, step, share, ring, exchange, shared, own);
   }
 }
 
@@ -173,29 +200,36 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   unsigned char* shared = keep_shared(dynamic_shared);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kHalves * program.slot_count) {
-    SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.barriers) + 2 * thread;
+    SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.slots + thread * program.slot_bytes);
     init_barrier(barriers, 1);
     init_barrier(barriers + 1, kRowsWarps);
+    publish_barriers();
+  } else if (thread < kHalves * (program.slot_count + 1)) {
+    SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.exchange_barriers) +
+                              2 * (thread - kHalves * program.slot_count);
+    init_barrier(barriers, kRowsWarps);
+    init_barrier(barriers + 1, 1);
     publish_barriers();
   }
   if (const int index = thread - kWarpLanes * 2; index >= 0 && index < kHalves * program.step_count) {
     const RowsStep& step = program.steps[index / kHalves];
     const int own = kHalves * static_cast<int>(blockIdx.x) + index % kHalves;
-    reinterpret_cast<RowsShare*>(shared + program.shares)[index] = rows_share(step.shape, step.division, own);
+    reinterpret_cast<ChainShare*>(shared + program.shares)[index] = chain_share(program, step, own);
   }
   __syncthreads();
-  if (thread >= kHalves * kRowsThreads) {
-    if (thread % kWarpLanes == 0)
-      feed_program<kFirst, kSecond>(program, (thread - kHalves * kRowsThreads) / kWarpLanes, shared);
+  const int extra = thread / kWarpLanes - kHalves * kRowsWarps;  // warps that do not compute
+  if (extra >= 0 && extra < kHalves) {
+    if (thread % kWarpLanes == 0) feed_program<kFirst, kSecond>(program, extra, shared);
     return;
   }
   wait_for_previous_grid();
   allow_next_grid();  // NOTE [Early reads]
   if (thread == 0) *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
-  named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
+  named_barrier<kBlockBarrier, kBeginningThreads>();
+  if (extra >= 0) return finish_program(program, extra - kHalves, shared);
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
   compute_program<kFirst, kSecond, Slices>(program, shared);
-  named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
+  named_barrier<kBlockBarrier, kComputingThreads>();
   count_launch(program.handover, launch_number(program, shared));
 }
 

@@ -3,13 +3,14 @@
 // NOTE [Rows program]
 // A chain is a few products of which each reads what the one before it wrote. One kernel runs them all: one block a
 // multiprocessor, of two halves that share an input and are otherwise on their own: eight warps that compute, as in
-// matmul_rows.cu, and one that copies weights into the half's ring in the order of the chain. It never waits for a
-// product to begin, so that the memory works while rows are handed over from block to block (handover.cuh). That
-// takes two steps. Outputs are words; a half that has a part of the next input takes what it needs of them, norms and
-// rounds it, and its words are taken by all blocks into their shared memory. Every product has places of its own for
-// both in a launch's region, so none is used twice; each launch clears the other region for the next one. A value that
-// a product adds to is taken from where the product before it left it, and stored once, by the last of them. All
-// blocks must be there at the same time, as NOTE [Program] says.
+// matmul_rows.cu; one that copies weights into the half's ring in the order of the chain; and one that finishes, which
+// adds up the partials of a pass while the others compute the next one. The ring never waits for a product to begin, so
+// that the memory works while rows are handed over from block to block (handover.cuh). That takes two steps. Outputs
+// are words; a half that has a part of the next input takes what it needs of them, norms and rounds it, and its words
+// are taken by all blocks into their shared memory. Every product has places of its own for both in a launch's region,
+// so none is used twice; each launch clears the other region for the next one. A value that a product adds to is taken
+// from where the product before it left it, and stored once, by the last of them. All blocks must be there at the same
+// time, as NOTE [Program] says.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -30,9 +31,13 @@ inline constexpr int kPassStrips = 4;  // at most
 inline constexpr int kStageStrips = 2;
 inline constexpr int kStripOutputs = kStripRows * kMaxProgramRows;
 inline constexpr int kExchangeBytes = kPassStrips * kStripOutputs * kExchangeStride * static_cast<int>(sizeof(float));
-static_assert(kPassStrips * kStripOutputs <= kRowsThreads && kExchangeBytes >= kPrepareThreads * 4);
-inline constexpr int kSlotBarriers = 2 * static_cast<int>(sizeof(SharedBarrier));
-inline constexpr int kRowsProgramThreads = kHalves * (kRowsThreads + kWarpLanes);
+static_assert(kStripOutputs == kWarpLanes, "an output of each strip for every lane that finishes");
+inline constexpr int kBarrierPair = 2 * static_cast<int>(sizeof(SharedBarrier));
+// In front of a slot's bytes: its barriers, and as much again as keeps the bytes at multiples of 128 (measured on an
+// H200: where bulk copies go to other addresses, a step of four rows takes 4 % longer).
+inline constexpr int kSlotFront = 128;
+static_assert(kBarrierPair <= kSlotFront);
+inline constexpr int kRowsProgramThreads = kHalves * (kRowsThreads + 2 * kWarpLanes);
 
 // The input of a product, tile by tile: what a warp of each half reads of it is contiguous.
 //   quants [pair of blocks][column][c][block of the pair][h][4 bytes], scales and sums as in rows_input.cuh
@@ -57,6 +62,12 @@ struct RowsSlices {
   }
 };
 
+// A half's strips of a product, and how many stages of its ring are on their way at once while it computes: as large a
+// part of all as its strips are of those of a half that has most, so that all come to the end together.
+struct ChainShare : RowsShare {
+  int ahead;
+};
+
 // Places in the launch's region; negative: none, it is in memory.
 struct RowsWords {
   int source;  // values of the rows that are the input
@@ -77,55 +88,86 @@ struct RowsStep {
 
 struct RowsProgram {
   HandoverMemory handover;
-  int slots;  // offsets in shared memory: the rings of both halves. A stage is a chunk of two strips
-  int barriers;
-  int slot_bytes;
+  int slots;       // offsets in shared memory: the rings of both halves. A stage is two strips of a chunk
+  int slot_bytes;  // with its barriers
   int slot_count;
-  int window;    // stages of a ring on their way at once
+  int ring_bytes;
+  int window;    // stages of a ring on their way at once before their input
   int exchange;  // where a half's partials meet, twice
-  int biases;    // a thread's
-  int shares;    // [step][half]
-  int launch;    // its number
+  int exchange_barriers;
+  int squares;  // of a row, a thread's part
+  int shares;   // [step][half]
+  int launch;   // its number
   int row_count;
   int step_count;
   RowsStep steps[kMaxRowsSteps];
 };
 
-// One end of a half's ring.
-struct HalfRing {
-  unsigned slot;     // addresses in shared memory
-  unsigned barrier;  // full; the one that says empty is behind it
-  unsigned end;      // of the barriers
-  unsigned parity;   // of the round that the next stage belongs to
+__device__ __forceinline__ ChainShare chain_share(const RowsProgram& program, const RowsStep& step, int own) {
+  ChainShare share = {rows_share(step.shape, step.division, own), 0};
+  const int first_own = share.output > 0 ? step.division.ends[share.output - 1] : 0;
+  const unsigned count = static_cast<unsigned>(step.division.ends[share.output] - first_own);
+  const unsigned strips = static_cast<unsigned>(step.shape.outputs[share.output].strip_count);
+  const unsigned most = (strips + count - 1) / count;
+  const unsigned stages = static_cast<unsigned>(program.slot_count * (share.end - share.first));
+  share.ahead = max(static_cast<int>(stages / most), 2);
+  return share;
+}
 
-  __device__ __forceinline__ HalfRing(const RowsProgram& program, unsigned char* shared, int half) {
-    const int first = half * program.slot_count;
-    slot = shared_address(shared) + program.slots + first * program.slot_bytes;
-    barrier = shared_address(shared) + program.barriers + first * kSlotBarriers;
-    end = barrier + program.slot_count * kSlotBarriers;
-    parity = 0;
+// One end of a half's ring. In front of a slot's bytes are its barriers, so that one address does for all.
+struct HalfRing {
+  unsigned slot;    // addresses in shared memory
+  unsigned end;     // of the last slot
+  unsigned parity;  // of the round that the next stage belongs to
+
+  __device__ __forceinline__ HalfRing(const RowsProgram& program, unsigned char* shared, int half)
+      : slot(shared_address(shared) + program.slots + half * program.ring_bytes),
+        end(slot + program.ring_bytes),
+        parity(0) {}
+  __device__ __forceinline__ unsigned bytes() const { return slot + kSlotFront; }
+  __device__ __forceinline__ const unsigned char* stage() const {
+    return reinterpret_cast<const unsigned char*>(__cvta_shared_to_generic(slot)) + kSlotFront;
   }
-  __device__ __forceinline__ unsigned char* stage() const {
-    return reinterpret_cast<unsigned char*>(__cvta_shared_to_generic(slot));
-  }
-  __device__ __forceinline__ void wait_full() const { wait_shared(barrier, parity); }
+  __device__ __forceinline__ void wait_full() const { wait_shared(slot, parity); }
   __device__ __forceinline__ void advance(const RowsProgram& program) {
-    barrier += kSlotBarriers;
     slot += program.slot_bytes;
-    if (barrier != end) return;
-    barrier -= program.slot_count * kSlotBarriers;
-    slot -= program.slot_count * program.slot_bytes;
+    if (slot != end) return;
+    slot -= program.ring_bytes;
     parity ^= 1u;
   }
   // By a whole warp, after all its lanes have read the slot; the empty barrier counts the warps.
   __device__ __forceinline__ void release(int lane) const {
-    if (lane == 0) arrive_shared(barrier + sizeof(SharedBarrier));
+    if (lane == 0) arrive_shared(slot + sizeof(SharedBarrier));
   }
   // By the copying thread: waits until the slot is free; its barrier then expects `bytes`.
   __device__ __forceinline__ void wait_empty(unsigned bytes) const {
-    wait_shared(barrier + sizeof(SharedBarrier), parity ^ 1u);  // the first round passes
-    expect_shared(barrier, bytes);
+    wait_shared(slot + sizeof(SharedBarrier), parity ^ 1u);  // the first round passes
+    expect_shared(slot, bytes);
   }
+};
+
+// Where a half's partials meet: those that compute come with a pass, the finishing warp takes it.
+struct HalfExchange {
+  unsigned barrier;  // full; the one that says free is behind it
+  unsigned parity;
+
+  __device__ __forceinline__ HalfExchange(const RowsProgram& program, unsigned char* shared, int half)
+      : barrier(shared_address(shared) + program.exchange_barriers + half * kBarrierPair), parity(0) {}
+  __device__ __forceinline__ float* values(const RowsProgram& program, unsigned char* shared, int half) const {
+    return reinterpret_cast<float*>(shared + program.exchange + half * kExchangeBytes);
+  }
+  __device__ __forceinline__ void wait_full() const { wait_shared(barrier, parity); }
+  __device__ __forceinline__ void wait_free() const {
+    wait_shared(barrier + sizeof(SharedBarrier), parity ^ 1u);  // the first time passes
+  }
+  // By a whole warp, after all its lanes.
+  __device__ __forceinline__ void arrive_full(int lane) const {
+    if (lane == 0) arrive_shared(barrier);
+  }
+  __device__ __forceinline__ void arrive_free(int lane) const {
+    if (lane == 0) arrive_shared(barrier + sizeof(SharedBarrier));
+  }
+  __device__ __forceinline__ void advance() { parity ^= 1u; }
 };
 
 // The launch's number and region, looked up anew where they are used: kept, they would take registers from sums.
