@@ -34,7 +34,16 @@ __device__ __forceinline__ void half_barrier(int half) {
   numbered_barrier<kHalfWarps * kWarpLanes>(2 + kProgramGroups + half);
 }
 __device__ __forceinline__ void merging_barrier(int half) {
-  numbered_barrier<kMergingWarps * kWarpLanes>(2 + kProgramGroups + half);
+  numbered_barrier<kMergingWarps * kWarpLanes>(2 + kProgramGroups + kProgramHalves + half);
+}
+
+// Of all barriers by number.
+__device__ __forceinline__ int program_barrier_threads(int id) {
+  const int warps = id < 2                                     ? kConsumerThreads / kWarpLanes
+                    : id < 2 + kProgramGroups                  ? kProgramGroupWarps
+                    : id < 2 + kProgramGroups + kProgramHalves ? kHalfWarps
+                                                               : kMergingWarps;
+  return warps * kWarpLanes;
 }
 
 // A half's shared memory. Batches and groups of weights alternate between two places: between two barriers one is

@@ -61,7 +61,7 @@ inline bool ChainBuilder::lay_out() {
   program_.biases = program_.exchange + kHalves * kExchangeBytes;
   program_.slots = program_.biases + kHalves * kRowsThreads * static_cast<int>(sizeof(float));
   program_.slot_bytes = kStageStrips * kChunkTiles * most_tile_bytes_;
-  const int room = traits_->shared_bytes_per_block - program_.slots - rest;
+  const int room = whole_shared_bytes(*traits_) - program_.slots - rest;
   program_.slot_count = std::min(room / (kHalves * (program_.slot_bytes + kSlotBarriers)), kMostRowsSlots);
   if (program_.slot_count < kFewestRowsSlots) return false;
   program_.barriers = program_.slots + kHalves * program_.slot_count * program_.slot_bytes;

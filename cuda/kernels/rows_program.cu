@@ -175,9 +175,12 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   if (thread < kHalves * program.slot_count) {
     SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.barriers) + 2 * thread;
     init_barrier(barriers, 1);
-    init_barrier(barriers + 1, kRowsWarps);
+    init_barrier(barriers + 1, kRowsWarps * kWarpArrivals);
     publish_barriers();
   }
+  init_numbered_barriers([](int id) {
+    return id == kBlockBarrier ? kHalves * kRowsThreads : id <= kHalves ? kRowsThreads : kHalves * kWarpLanes;
+  });
   if (const int index = thread - kWarpLanes * 2; index >= 0 && index < kHalves * program.step_count) {
     const RowsStep& step = program.steps[index / kHalves];
     const int own = kHalves * static_cast<int>(blockIdx.x) + index % kHalves;
@@ -192,10 +195,10 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   wait_for_previous_grid();
   allow_next_grid();  // NOTE [Early reads]
   if (thread == 0) *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
-  named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
+  numbered_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
   compute_program<kFirst, kSecond, Slices>(program, shared);
-  named_barrier<kBlockBarrier, kHalves * kRowsThreads>();
+  numbered_barrier<kBlockBarrier, kHalves * kRowsThreads>();
   count_launch(program.handover, launch_number(program, shared));
 }
 
@@ -220,7 +223,7 @@ std::size_t add_calls(ChainBuilder& chain, const DeviceTraits& traits, const Row
 
 }  // namespace
 
-void prepare_rows_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, traits.shared_bytes_per_block); }
+void prepare_rows_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, whole_shared_bytes(traits)); }
 
 bool rows_program_serves(const DeviceTraits& traits, const RowCall* calls, std::size_t call_count) {
   constexpr std::size_t kFewest = 2;

@@ -14,6 +14,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/handover.cuh"
+#include "cuda/kernels/numbered_barrier.cuh"
 #include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/rows_prepare.cuh"
 #include "cuda/kernels/rows_share.cuh"
@@ -119,7 +120,7 @@ struct HalfRing {
   }
   // By a whole warp, after all its lanes have read the slot; the empty barrier counts the warps.
   __device__ __forceinline__ void release(int lane) const {
-    if (lane == 0) arrive_shared(barrier + sizeof(SharedBarrier));
+    if (arrives_for_warp(lane)) arrive_shared(barrier + sizeof(SharedBarrier));
   }
   // By the copying thread: waits until the slot is free; its barrier then expects `bytes`.
   __device__ __forceinline__ void wait_empty(unsigned bytes) const {
@@ -147,9 +148,9 @@ struct HalfThread {
   __device__ __forceinline__ int half() const { return static_cast<int>(threadIdx.x / kRowsThreads); }
   __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x % kRowsThreads); }
   // Of the half.
-  __device__ __forceinline__ void barrier() const { numbered_barrier(1 + half(), kRowsThreads); }
+  __device__ __forceinline__ void barrier() const { numbered_barrier<kRowsThreads>(1 + half()); }
   // Of the two warps, one of each half, that read the same slices.
-  __device__ __forceinline__ void pair_barrier() const { numbered_barrier(1 + kHalves + warp, kHalves * kWarpLanes); }
+  __device__ __forceinline__ void pair_barrier() const { numbered_barrier<kHalves * kWarpLanes>(1 + kHalves + warp); }
 };
 
 }  // namespace genai::cuda
