@@ -40,6 +40,7 @@ run() {
   status=$?
   case $status in
     0) say "ok    $name ($(( $(date +%s) - begin )) s)" ;;
+    77) say "SKIP  $name: $(grep -a SKIPPED "$log" | tail -1 | cut -c1-200)" ;;
     124 | 137) say "HUNG  $name (stopped after $seconds s)" ;;
     *) say "FAIL  $name (exit $status, $(( $(date +%s) - begin )) s): $(grep -aE 'FAILED|error|Error|due to' "$log" | tail -3 | tr '\n' ' ' | cut -c1-400)" ;;
   esac
