@@ -11,7 +11,9 @@
 # $GPU_SESSION_MODELS, a folder with GGUF files: `models` compares those that tests/goldens.json knows with the host's
 # bits, `matrix` runs the real ones in many memories and compares bits and counters with the host device's, `sweep` looks
 # whether `auto` loses to another mode.
-# With GPU_SESSION_PREBUILT=1 nothing is built: $GPU_SESSION_BUILD holds cuda_tests, cuda_bench and cmake/genai.
+# `sanitize` builds the tests a second time, for racecheck (tests/README.md, "Sanitizers").
+# With GPU_SESSION_PREBUILT=1 nothing is built: $GPU_SESSION_BUILD holds cuda_tests, cuda_tests_racecheck, cuda_bench and
+# cmake/genai.
 set -u
 cd "$(dirname "$0")/.."
 OUT=${OUT:-/tmp/genai_gpu_out}
@@ -38,6 +40,7 @@ run() {
   status=$?
   case $status in
     0) say "ok    $name ($(( $(date +%s) - begin )) s)" ;;
+    77) say "SKIP  $name: $(grep -a SKIPPED "$log" | tail -1 | cut -c1-200)" ;;
     124 | 137) say "HUNG  $name (stopped after $seconds s)" ;;
     *) say "FAIL  $name (exit $status, $(( $(date +%s) - begin )) s): $(grep -aE 'FAILED|error|Error|due to' "$log" | tail -3 | tr '\n' ' ' | cut -c1-400)" ;;
   esac
@@ -72,6 +75,7 @@ build_tests() {
         *matmul_half_tiles.cu) flags=${flags/-arch=sm_90/-gencode=arch=compute_90a,code=sm_90a} ;;
       esac
       echo "nvcc $flags -c $f -o $BUILD/$(basename "$f").o"
+      wants sanitize && echo "nvcc $flags -DGENAI_FOR_RACECHECK -c $f -o $BUILD/racecheck/$(basename "$f").o"
     done
     for f in $HOST_SOURCES $TEST_SOURCES tests/bench/cuda_bench.cpp; do
       extra=""
@@ -82,7 +86,8 @@ build_tests() {
       echo "g++ $HOST_FLAGS $extra -c $f -o $BUILD/$(basename "$f").o"
     done
   } > "$BUILD/commands"
-  rm -f "$BUILD"/*.o
+  mkdir -p "$BUILD/racecheck"
+  rm -f "$BUILD"/*.o "$BUILD"/racecheck/*.o
   xargs -P "$JOBS" -I{} sh -c '{ {} || echo "BUILD FAILED: {}"; } 2>&1' < "$BUILD/commands" > "$OUT/build.log"
   if grep -q "BUILD FAILED" "$OUT/build.log"; then
     say "FAIL  build: $(grep -E 'error' "$OUT/build.log" | head -5 | cut -c1-300)"
@@ -93,12 +98,15 @@ build_tests() {
     CATCH=$(pkg-config --libs catch2 2> /dev/null || echo "-lCatch2")
   fi
   WATCHED_CALLS=$(sed 's/^/-Xlinker /' tests/allocation_watch_cuda.txt)  # by the tests of allocations
-  LIBRARY_OBJECTS=$(for f in $KERNEL_SOURCES $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+  HOST_OBJECTS=$(for f in $HOST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
+  LIBRARY_OBJECTS="$(for f in $KERNEL_SOURCES; do echo "$BUILD/$(basename "$f").o"; done) $HOST_OBJECTS"
   TEST_OBJECTS=$(for f in $TEST_SOURCES; do echo "$BUILD/$(basename "$f").o"; done)
   # shellcheck disable=SC2086
   {
     nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests" $WATCHED_CALLS $TEST_OBJECTS $LIBRARY_OBJECTS $CATCH -lpthread -ldl
     nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_bench" "$BUILD/cuda_bench.cpp.o" $LIBRARY_OBJECTS -lpthread -ldl
+    ! wants sanitize || nvcc -arch=sm_"$ARCH" -o "$BUILD/cuda_tests_racecheck" $WATCHED_CALLS $TEST_OBJECTS \
+      "$BUILD"/racecheck/*.o $HOST_OBJECTS $CATCH -lpthread -ldl
   } >> "$OUT/build.log" 2>&1 || { say "FAIL  link: $(tail -3 "$OUT/build.log" | cut -c1-300)"; exit 1; }
   say "built"
 }
@@ -112,7 +120,8 @@ if wants contract; then
   run "device contract" 90 "$OUT/contract.log" "$TESTS" "[device_contract],[cuda_device]"
 fi
 if wants kernels; then
-  for tag in "[embed]" "[elementwise]" "[rotate]" "[argmax]" "[graph]" "[matmul]~[large]" "[attention]~[large]" "[rows]" "[program]"; do
+  for tag in "[embed]" "[elementwise]" "[rotate]" "[argmax]" "[graph]" "[matmul]~[large]" "[attention]~[large]" "[rows]" "[program]" \
+    "[race]"; do
     run "kernels $tag" 120 "$OUT/kernels.log" "$TESTS" "$tag"
   done
 fi
@@ -188,8 +197,9 @@ if wants sanitize; then
       --error-exitcode 3 "$TESTS" "$tests"
     run "initcheck $tests" 120 "$OUT/sanitize.log" compute-sanitizer --tool initcheck --error-exitcode 3 "$TESTS" "$tests"
   done
-  for tests in "$KERNELS" "one row of a CUDA product does not depend on the others"; do
-    run "racecheck $tests" 200 "$OUT/sanitize.log" compute-sanitizer --tool racecheck --error-exitcode 3 "$TESTS" "$tests"
+  for tests in "$KERNELS" "[race]" "one row of a CUDA product does not depend on the others"; do
+    run "racecheck $tests" 200 "$OUT/sanitize.log" compute-sanitizer --tool racecheck --error-exitcode 3 \
+      "$BUILD/cuda_tests_racecheck" "$tests"
   done
 fi
 say "done"

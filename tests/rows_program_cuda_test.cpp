@@ -201,6 +201,10 @@ TEST_CASE("products of a few rows that follow each other equal the host's", "[cu
   check_chain({.second = DType::Q4_0, .query_width = 704, .width = 2144, .feed_forward = 13824}, {4, 2});
 }
 
+TEST_CASE("products of a few rows that follow each other equal the host's at one size", "[cuda][race]") {
+  check_chain({.second = DType::Q4_0, .query_width = 704, .width = 2144, .feed_forward = 1184}, {4});
+}
+
 TEST_CASE("products of a few rows that are narrow equal the host's", "[cuda][program]") {
   check_chain({.query_width = 256, .width = 256, .feed_forward = 512}, {4, 2}, false);
 }

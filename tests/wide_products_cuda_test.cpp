@@ -84,6 +84,12 @@ TEST_CASE("integer and half products equal the host's for every type and odd siz
               .seed = seed++});
 }
 
+TEST_CASE("integer and half products of long rows equal the host's for every type", "[cuda][race]") {
+  std::uint64_t seed = 7300;
+  for (const DType dtype : quantised_types())
+    check_both({.dtypes = {dtype}, .rows = 72, .cols = 10240, .row_count = 40, .norm = true, .seed = seed++});
+}
+
 TEST_CASE("integer and half products equal the host's for any number of rows", "[cuda][matmul][large]") {
   std::uint64_t seed = 7500;
   for (std::int32_t row_count = 1; row_count <= 130; ++row_count)

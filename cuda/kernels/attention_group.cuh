@@ -81,13 +81,13 @@ __device__ __forceinline__ void dot_keys(const GroupThread& own, const T* keys, 
 }
 
 // Turns dots into e, half a warp a head, and returns mc and lc, equal in all lanes of a half. Positions first .. last
-// of the chunk are visible.
+// of the chunk are visible. By warps with a head.
 template <int kHeads>
 __device__ __forceinline__ ChunkSum soften(const GroupThread& own, float scale, float soft_cap, int first, int last,
                                            float* weights) {
   constexpr int kSteps = 4;  // this lane's positions are lane % 16 + 16 * step
   const int head = 2 * own.warp + (own.lane >> 4);
-  const bool active = head < kHeads;
+  const bool active = kHeads % 2 == 0 || head < kHeads;
   const float lowest = bits_float(0xff800000u);
   float e[kSteps];
   bool visible[kSteps];
@@ -95,7 +95,7 @@ __device__ __forceinline__ ChunkSum soften(const GroupThread& own, float scale, 
   for (int step = 0; step < kSteps; ++step) {
     const int position = (own.lane & 15) + 16 * step;
     visible[step] = active && position >= first && position <= last;
-    e[step] = scale * weights[weight_place(active ? head : 0, position)];
+    e[step] = active ? scale * weights[weight_place(head, position)] : 0.0f;
   }
   if (soft_cap != 0.0f) {
 #pragma unroll

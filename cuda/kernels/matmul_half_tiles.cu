@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply_steps(const TilesProduct& product, unsi
   };
   const auto done = [&] {
     __syncwarp();
-    if (lane == 0) arrive(ring.empty());
+    if (arrives_for_warp(lane)) arrive(ring.empty());
     ring = following;
   };
   HalfWarpTile<kType> tile(warp, lane);
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1) matmul_half_tiles_kernel(const __
     SharedBarrier* full = reinterpret_cast<SharedBarrier*>(shared + Shared::kBarriers);
     for (int slot = 0; slot < Shared::kSlots; ++slot) {
       init_barrier(full + slot, 1);
-      init_barrier(full + Shared::kSlots + slot, HalfTile::kWarps);
+      init_barrier(full + Shared::kSlots + slot, HalfTile::kWarps * kWarpArrivals);
     }
     publish_barriers();
   }

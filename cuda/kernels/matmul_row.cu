@@ -167,7 +167,7 @@ __device__ __forceinline__ void consume_unit(const RowProduct& product, const Un
       partials[1] = 0.0f;
     }
     __syncwarp();
-    if (lane == 0) arrive(consumer.rings.empty + slot);
+    if (arrives_for_warp(lane)) arrive(consumer.rings.empty + slot);
   }
   if (spread_shift == 0) consumer.stages += job.pieces;
   *reinterpret_cast<float2*>(own) = make_float2(partials[0], partials[1]);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_row_kernel(const __grid_co
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   if (threadIdx.x < kRowRings) {
     init_barrier(rings.full + threadIdx.x, 1);
-    init_barrier(rings.empty + threadIdx.x, kGroupWarps);
+    init_barrier(rings.empty + threadIdx.x, kGroupWarps * kWarpArrivals);
     publish_barriers();
   }
   if (warp > 0 && warp <= kMaxStreamOutputs && threadIdx.x % kWarpLanes == 0)

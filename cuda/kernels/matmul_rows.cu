@@ -51,8 +51,7 @@ __device__ __forceinline__ void compute_pass(const RowsProduct& product, const S
       for (int pair = 0; pair < kPairs; ++pair) {
         if (2 * pair >= pass.strips) break;
         TilePair<kType> tiles;
-        // Of a lone strip the lower neighbour is noise, from this stage or what lies behind it, and is not stored.
-        tiles.load(stage + 2 * pair * TilePair<kType>::kStripStride, lane);
+        tiles.load(stage + 2 * pair * TilePair<kType>::kStripStride, 2 * pair + 1 == pass.strips, lane);
         accumulate_tiles<kType, kGroups>(tiles, product.input, chunk, places, partials[pair]);
       }
     }
@@ -85,7 +84,7 @@ __global__ void __maxnreg__(kMaxRegisters) matmul_rows_kernel(const __grid_const
   if (threadIdx.x < product.weight_ring.slot_count + product.input_ring.slot_count) {
     SharedBarrier* barriers = weights.full() + 2 * threadIdx.x;  // those of the rings follow one another
     init_barrier(barriers, 1);
-    init_barrier(barriers + 1, kRowsWarps);
+    init_barrier(barriers + 1, kRowsWarps * kWarpArrivals);
     publish_barriers();
   }
   if (warp == 1 && lane == 0) share = block_share(product);

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < Shared::kSlots; ++slot) {
       init_barrier(full + slot, 1);
-      init_barrier(empty + slot, kTileWarps);
+      init_barrier(empty + slot, kTileWarps * kWarpArrivals);
     }
     for (int group = 0; group < Shape::kRowGroups; ++group) {
       init_barrier(halves->lower + group, kWarpLanes);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm)
   };
   const auto done = [&] {
     __syncwarp();
-    if (lane == 0) arrive(empty + (step - 1) % Shared::kSlots);
+    if (arrives_for_warp(lane)) arrive(empty + (step - 1) % Shared::kSlots);
   };
   WarpTile<kType, Shape> tile(lane, warp % Shape::kRowGroups, warp / Shape::kRowGroups);
   wait_phase(full, 0);

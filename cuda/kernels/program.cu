@@ -142,14 +142,16 @@ __global__ void __launch_bounds__(kProgramThreads, 1) row_program_kernel(const _
   allow_next_grid();
   const ProgramRing ring = ring_of(program, shared);
   if (threadIdx.x < kRingBarriers) init_barrier(ring.full + threadIdx.x, 1);
-  if (threadIdx.x < kRingSlots) init_barrier(ring.empty + threadIdx.x, kProgramGroups * kProgramGroupWarps);
+  if (threadIdx.x < kRingSlots)
+    init_barrier(ring.empty + threadIdx.x, kProgramGroups * kProgramGroupWarps * kWarpArrivals);
   const ProgramExchange exchange = exchange_of(program, shared);
   if (threadIdx.x < 2) {
-    init_barrier(exchange.full + threadIdx.x, kProgramGroups * kProgramGroupWarps);
-    init_barrier(exchange.empty + threadIdx.x, 1);
-    init_barrier(exchange.asks + threadIdx.x, 1);
+    init_barrier(exchange.full + threadIdx.x, kProgramGroups * kProgramGroupWarps * kWarpArrivals);
+    init_barrier(exchange.empty + threadIdx.x, kWarpArrivals);
+    init_barrier(exchange.asks + threadIdx.x, threadIdx.x == 0 ? kAskArrivals : kWarpArrivals);
   }
   if (threadIdx.x < kRingBarriers) publish_barriers();
+  init_numbered_barriers(program_barrier_threads);
   plan_program<kFirst, kSecond>(program, shared);
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
@@ -187,7 +189,7 @@ constexpr int kFewestOps = 12;  // that are worth a kernel that shares its multi
 
 }  // namespace
 
-void prepare_row_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, traits.shared_bytes_per_block); }
+void prepare_row_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, whole_shared_bytes(traits)); }
 
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count) {
   if (call_count < kFewestOps) return {call_count, false};

@@ -121,7 +121,7 @@ __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const
 // By a warp that has read what the stage holds.
 __device__ __forceinline__ void release_stage(const ProgramRing& ring, int stage) {
   __syncwarp();
-  if (own_lane() == 0) ring.release(stage);
+  if (arrives_for_warp(own_lane())) ring.release(stage);
 }
 
 enum class OwnPart : int { key, value };

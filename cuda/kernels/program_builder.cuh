@@ -396,7 +396,7 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   const int shares = (share_numbers_ + 1) / 2 * 2 * static_cast<int>(sizeof(int));  // barriers follow
   const int others = area + kReduce + exchange + shares + kProgramBarriers * 8;
   ProgramLayout layout = {};
-  layout.slot_bytes = std::max((traits_.shared_bytes_per_block - others) / kRingSlots / 128 * 128, 0);
+  layout.slot_bytes = std::max((whole_shared_bytes(traits_) - others) / kRingSlots / 128 * 128, 0);
   layout.scales = kRingSlots * layout.slot_bytes;
   layout.sums = layout.scales + scales;
   layout.quants = layout.sums + (sums ? scales : 0);

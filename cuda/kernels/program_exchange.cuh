@@ -11,6 +11,8 @@
 
 namespace genai::cuda {
 
+inline constexpr unsigned kAskArrivals = kForRacecheck ? kConsumerThreads : 1;  // when the input is there
+
 struct ProgramExchange {
   float* floats;         // [2][group][unit strips][8][kPartialStride]
   SharedBarrier* full;   // [2], an arrival a consuming warp
@@ -28,14 +30,14 @@ struct ProgramExchange {
   // By a whole warp that has written what it had.
   __device__ __forceinline__ void arrive_full(int round) const {
     __syncwarp();
-    if (own_lane() == 0) arrive(full + (round & 1));
+    if (arrives_for_warp(own_lane())) arrive(full + (round & 1));
   }
   __device__ __forceinline__ void wait_full(int round) const {
     wait_phase(full + (round & 1), static_cast<unsigned>(round / 2) & 1u);
   }
   __device__ __forceinline__ void free(int round) const {
     __syncwarp();
-    if (own_lane() == 0) arrive(empty + (round & 1));
+    if (arrives_for_warp(own_lane())) arrive(empty + (round & 1));
   }
 };
 

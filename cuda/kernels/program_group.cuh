@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "cuda/kernels/numbered_barrier.cuh"
 #include "cuda/kernels/program.cuh"
 #include "cuda/kernels/ptx.cuh"
 
@@ -19,15 +20,8 @@ __device__ __forceinline__ int own_thread() {
 __device__ __forceinline__ int own_lane() { return own_thread() % 32; }
 __device__ __forceinline__ int own_warp() { return own_thread() / 32; }
 
-// Of as many threads, by the number of the barrier. A number known only at run time makes the compiler reserve all 16
-// of a block: there is one on a multiprocessor.
-template <int kThreads>
-__device__ __forceinline__ void numbered_barrier(int number) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
-}
-
 // Of all that consume.
-__device__ __forceinline__ void consumer_barrier() { named_barrier<1, kConsumerThreads>(); }
+__device__ __forceinline__ void consumer_barrier() { numbered_barrier<1, kConsumerThreads>(); }
 
 // Barriers 2 .. 5 of a block belong to its groups.
 __device__ __forceinline__ void program_group_barrier(int group) { numbered_barrier<kProgramGroupThreads>(2 + group); }

@@ -43,7 +43,7 @@ __device__ __forceinline__ void ask_for_rows(const RowProgram& program, const Pr
   for (int tile = static_cast<int>(blockIdx.x); tile < tile_count; tile += static_cast<int>(gridDim.x))
     store_quantized_tile(program.host.request + kHeaderWords + tile * kTileWords, quantized_four(row, tile), request);
   __syncwarp();
-  if (threadIdx.x % kWarpLanes == 0) arrive(exchange.asks + 1);
+  if (arrives_for_warp(static_cast<int>(threadIdx.x) % kWarpLanes)) arrive(exchange.asks + 1);
 }
 
 // By the consumers, before the input's place is used again.

@@ -22,6 +22,9 @@ inline constexpr int kLaneDims = 4;                                      // by o
 inline constexpr int kLoadChunks = kWarpLanes * kLaneDims / kSliceDims;  // by one load of a warp
 inline constexpr int kBatchLoads = kMergeBatch / kLoadingWarps / kLoadChunks;
 inline constexpr int kAddedChunks = 16;  // by straight code
+// Added up for nothing, from the second places of outputs and of weights: these are written when the first batch is
+// there.
+inline constexpr int kRehearsedChunk = kWeightGroup + kMergeBatch;
 inline constexpr int kProgramHalves = kProgramGroups / 2;
 inline constexpr int kHalfWarps = 2 * kProgramGroupWarps;
 static_assert(kSliceDims == kWarpLanes && kMergingWarps <= kHalfWarps);
@@ -31,7 +34,16 @@ __device__ __forceinline__ void half_barrier(int half) {
   numbered_barrier<kHalfWarps * kWarpLanes>(2 + kProgramGroups + half);
 }
 __device__ __forceinline__ void merging_barrier(int half) {
-  numbered_barrier<kMergingWarps * kWarpLanes>(2 + kProgramGroups + half);
+  numbered_barrier<kMergingWarps * kWarpLanes>(2 + kProgramGroups + kProgramHalves + half);
+}
+
+// Of all barriers by number.
+__device__ __forceinline__ int program_barrier_threads(int id) {
+  const int warps = id < 2                                     ? kConsumerThreads / kWarpLanes
+                    : id < 2 + kProgramGroups                  ? kProgramGroupWarps
+                    : id < 2 + kProgramGroups + kProgramHalves ? kHalfWarps
+                                                               : kMergingWarps;
+  return warps * kWarpLanes;
 }
 
 // A half's shared memory. Batches and groups of weights alternate between two places: between two barriers one is
@@ -145,7 +157,7 @@ __device__ __forceinline__ void bring_weights(unsigned* source, int chunk_count,
       if (!rehearses && first + lane * kCount + i < chunk_count)
         own_sums[i] = places.sums[first % kStagedChunks + lane * kCount + i];
     }
-    merge_weights(own_sums, before, places.weights + (first / kWeightGroup & 1) * kWeightGroup);
+    merge_weights(own_sums, before, places.weights + (max(first, 0) / kWeightGroup & 1) * kWeightGroup);
     if (rehearses) continue;
     // The place of the next group's weights is free once this group's first batch has begun.
     if (first > 0) merging_barrier(places.half);
@@ -154,11 +166,10 @@ __device__ __forceinline__ void bring_weights(unsigned* source, int chunk_count,
   if (merge_batches(chunk_count) % kWeightBatches == 0) merging_barrier(places.half);
 }
 
-// The output at the lane's dimension; `waits`: for the chunks to be there.
-__device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& places, bool waits) {
+// The output of chunks from `first` on at the lane's dimension; `waits`: for them to be there.
+__device__ __forceinline__ float add_chunks(int first, int chunk_count, const MergePlaces& places, bool waits) {
   const float* own = places.outputs + own_lane();
   MergeState state = {0.0f, 0.0f};
-  int first = 0;
 #pragma unroll 1
   for (; first + kAddedChunks <= chunk_count; first += kAddedChunks) {
     if (waits && first % kMergeBatch == 0) merging_barrier(places.half);
@@ -199,7 +210,8 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
 #pragma unroll 1
       for (int pass = item < kProgramHalves * static_cast<int>(gridDim.x) ? 0 : 1; pass < 2; ++pass) {
         const bool counts = pass == 1;
-        const float out = add_chunks(counts ? chunk_count : kAddedChunks, places, counts);
+        const float out = add_chunks(counts ? 0 : kRehearsedChunk,
+                                     counts ? chunk_count : kRehearsedChunk + kAddedChunks, places, counts);
         if (vector.quantized_width != 0) hand_over_block(vector, step.words(), item, out, counts);
         if (counts && dim < head_dim) store_output(vector, step.words(), op.kind.out, head * head_dim + dim, out);
       }

@@ -112,7 +112,7 @@ __device__ __forceinline__ void consume_unit(int tile_count, int piece_tiles, co
       octet = consumer.warp_in_group;
     }
     __syncwarp();
-    if (lane == 0) {
+    if (arrives_for_warp(lane)) {
       if constexpr (kShared)
         consumer.ring.release_shared(stage);
       else
@@ -163,7 +163,7 @@ __device__ __forceinline__ void consume_product(const ProgramProduct& product, c
         prepare_program_vector<kSums>({input, consumer.words}, product.call.norm_weight, product.kind.norm_epsilon,
                                       product.kind.cols, consumer.row, consumer.staged);
       consumer_barrier();
-      if (product.call.host_rows >= 0 && threadIdx.x == 0) arrive(consumer.exchange.asks);
+      if (product.call.host_rows >= 0 && (kAskArrivals > 1 || threadIdx.x == 0)) arrive(consumer.exchange.asks);
     }
     if (work.strips == 0)
       consumer.exchange.wait_free(consumer.round);  // or its arrival would be counted for the round before last

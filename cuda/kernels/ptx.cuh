@@ -33,16 +33,22 @@ __device__ __forceinline__ void start_in_order() {
 
 // ---- barriers ------------------------------------------------------------------------------------------------------
 
+// NOTE [Racecheck]
+// The sanitizer's racecheck credits a thread that arrives at a barrier in shared memory with its own accesses alone,
+// and those of its warp where it sees an instruction for __syncwarp: there is none where the compiler knows that the
+// warp is together. Built for it, with GENAI_FOR_RACECHECK, every thread arrives for itself, as many as barriers then
+// count, and what it cannot follow otherwise is left out (tests/README.md, "Sanitizers").
+#ifdef GENAI_FOR_RACECHECK
+inline constexpr bool kForRacecheck = true;
+#else
+inline constexpr bool kForRacecheck = false;
+#endif
+
 // Barrier kId (1 .. 15) of a block for kThreadCount threads, whole warps. A number known only at run time would make
 // the compiler reserve all 16.
 template <int kId, int kThreadCount>
 __device__ __forceinline__ void named_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreadCount) : "memory");
-}
-
-// The same where it is known only at run time, for kernels that have a multiprocessor to themselves.
-__device__ __forceinline__ void numbered_barrier(int id, int thread_count) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(thread_count) : "memory");
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
@@ -78,6 +84,10 @@ __device__ __forceinline__ void arrive_times(SharedBarrier* barrier, unsigned co
 #endif
 }
 
+// When a warp is done with what a barrier guards, one lane arrives for all of it, behind __syncwarp.
+inline constexpr unsigned kWarpArrivals = kForRacecheck ? 32 : 1;
+__device__ __forceinline__ bool arrives_for_warp(int lane) { return kForRacecheck || lane == 0; }
+
 __device__ __forceinline__ void expect_shared(unsigned barrier, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -104,6 +114,24 @@ __device__ __forceinline__ void wait_shared(unsigned barrier, unsigned parity) {
 }
 __device__ __forceinline__ void wait_phase(SharedBarrier* barrier, unsigned parity) {
   wait_shared(shared_address(barrier), parity);
+}
+
+// By every thread that is expected: returns when all have come.
+__device__ __forceinline__ void meet(SharedBarrier* barrier) {
+#if __CUDA_ARCH__ >= 900
+  std::uint64_t phase;
+  unsigned over;
+  asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(phase) : "r"(shared_address(barrier)) : "memory");
+  do {
+    asm volatile(
+        "{\n .reg .pred complete;\n"
+        " mbarrier.try_wait.shared::cta.b64 complete, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, complete;\n}"
+        : "=r"(over)
+        : "r"(shared_address(barrier)), "l"(phase)
+        : "memory");
+  } while (over == 0);
+#endif
 }
 
 // Whether it is over now.

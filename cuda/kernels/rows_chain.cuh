@@ -65,7 +65,7 @@ inline bool ChainBuilder::lay_out() {
   program_.slots = static_cast<int>(round_up(slots, kSlotFront));
   program_.slot_bytes =
       static_cast<int>(round_up(kSlotFront + kStageStrips * kChunkTiles * most_tile_bytes_, kSlotFront));
-  const int room = traits_->shared_bytes_per_block - program_.slots - rest;
+  const int room = whole_shared_bytes(*traits_) - program_.slots - rest;
   program_.slot_count = std::min(room / (kHalves * program_.slot_bytes), kMostRowsSlots);
   if (program_.slot_count < kFewestRowsSlots) return false;
   program_.ring_bytes = program_.slot_count * program_.slot_bytes;

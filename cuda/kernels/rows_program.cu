@@ -18,11 +18,12 @@
 namespace genai::cuda {
 namespace {
 
-constexpr int kMaxRegisters = 96;  // of 20 warps a quarter of a multiprocessor has five
-constexpr int kBlockBarrier = 15;  // of all that compute, at the beginning also of those that finish
+constexpr int kMaxRegisters = 96;      // of 20 warps a quarter of a multiprocessor has five
+constexpr int kBlockBarrier = 15;      // of all that compute
+constexpr int kBeginningBarrier = 14;  // and of those that finish
 constexpr int kComputingThreads = kHalves * kRowsThreads;
 constexpr int kBeginningThreads = kComputingThreads + kHalves * kWarpLanes;
-static_assert(1 + kHalves + kRowsWarps <= kBlockBarrier, "HalfThread has those below");
+static_assert(1 + kHalves + kRowsWarps <= kBeginningBarrier, "HalfThread has those below");
 
 // A pass of kStrips strips over all of K, whose partials are handed over. All stages but the last are full: with an odd
 // number of strips, one has the last strip of a chunk and the first one of the next chunk. That the number is known
@@ -202,15 +203,21 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   if (thread < kHalves * program.slot_count) {
     SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.slots + thread * program.slot_bytes);
     init_barrier(barriers, 1);
-    init_barrier(barriers + 1, kRowsWarps);
+    init_barrier(barriers + 1, kRowsWarps * kWarpArrivals);
     publish_barriers();
   } else if (thread < kHalves * (program.slot_count + 1)) {
     SharedBarrier* barriers = reinterpret_cast<SharedBarrier*>(shared + program.exchange_barriers) +
                               2 * (thread - kHalves * program.slot_count);
-    init_barrier(barriers, kRowsWarps);
-    init_barrier(barriers + 1, 1);
+    init_barrier(barriers, kRowsWarps * kWarpArrivals);
+    init_barrier(barriers + 1, kWarpArrivals);
     publish_barriers();
   }
+  init_numbered_barriers([](int id) {
+    return id == kBlockBarrier       ? kComputingThreads
+           : id == kBeginningBarrier ? kBeginningThreads
+           : id <= kHalves           ? kRowsThreads
+                                     : kHalves * kWarpLanes;
+  });
   if (const int index = thread - kWarpLanes * 2; index >= 0 && index < kHalves * program.step_count) {
     const RowsStep& step = program.steps[index / kHalves];
     const int own = kHalves * static_cast<int>(blockIdx.x) + index % kHalves;
@@ -225,11 +232,11 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   wait_for_previous_grid();
   allow_next_grid();  // NOTE [Early reads]
   if (thread == 0) *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
-  named_barrier<kBlockBarrier, kBeginningThreads>();
+  numbered_barrier<kBeginningBarrier, kBeginningThreads>();
   if (extra >= 0) return finish_program(program, extra - kHalves, shared);
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
   compute_program<kFirst, kSecond, Slices>(program, shared);
-  named_barrier<kBlockBarrier, kComputingThreads>();
+  numbered_barrier<kBlockBarrier, kComputingThreads>();
   count_launch(program.handover, launch_number(program, shared));
 }
 
@@ -254,7 +261,7 @@ std::size_t add_calls(ChainBuilder& chain, const DeviceTraits& traits, const Row
 
 }  // namespace
 
-void prepare_rows_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, traits.shared_bytes_per_block); }
+void prepare_rows_program(const DeviceTraits& traits) { allow_shared_bytes(kKernels, whole_shared_bytes(traits)); }
 
 bool rows_program_serves(const DeviceTraits& traits, const RowCall* calls, std::size_t call_count) {
   constexpr std::size_t kFewest = 2;

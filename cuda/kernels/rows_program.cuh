@@ -15,6 +15,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/handover.cuh"
+#include "cuda/kernels/numbered_barrier.cuh"
 #include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/rows_prepare.cuh"
 #include "cuda/kernels/rows_share.cuh"
@@ -137,7 +138,7 @@ struct HalfRing {
   }
   // By a whole warp, after all its lanes have read the slot; the empty barrier counts the warps.
   __device__ __forceinline__ void release(int lane) const {
-    if (lane == 0) arrive_shared(slot + sizeof(SharedBarrier));
+    if (arrives_for_warp(lane)) arrive_shared(slot + sizeof(SharedBarrier));
   }
   // By the copying thread: waits until the slot is free; its barrier then expects `bytes`.
   __device__ __forceinline__ void wait_empty(unsigned bytes) const {
@@ -162,10 +163,10 @@ struct HalfExchange {
   }
   // By a whole warp, after all its lanes.
   __device__ __forceinline__ void arrive_full(int lane) const {
-    if (lane == 0) arrive_shared(barrier);
+    if (arrives_for_warp(lane)) arrive_shared(barrier);
   }
   __device__ __forceinline__ void arrive_free(int lane) const {
-    if (lane == 0) arrive_shared(barrier + sizeof(SharedBarrier));
+    if (arrives_for_warp(lane)) arrive_shared(barrier + sizeof(SharedBarrier));
   }
   __device__ __forceinline__ void advance() { parity ^= 1u; }
 };
@@ -189,9 +190,9 @@ struct HalfThread {
   __device__ __forceinline__ int half() const { return static_cast<int>(threadIdx.x / kRowsThreads); }
   __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x % kRowsThreads); }
   // Of the half.
-  __device__ __forceinline__ void barrier() const { numbered_barrier(1 + half(), kRowsThreads); }
+  __device__ __forceinline__ void barrier() const { numbered_barrier<kRowsThreads>(1 + half()); }
   // Of the two warps, one of each half, that read the same slices.
-  __device__ __forceinline__ void pair_barrier() const { numbered_barrier(1 + kHalves + warp, kHalves * kWarpLanes); }
+  __device__ __forceinline__ void pair_barrier() const { numbered_barrier<kHalves * kWarpLanes>(1 + kHalves + warp); }
 };
 
 }  // namespace genai::cuda

@@ -113,7 +113,7 @@ struct RowsRing {
   }
   // By a whole warp, after all its lanes have read the slot; the empty barrier counts the warps.
   __device__ __forceinline__ void release(int lane) {
-    if (lane == 0 && !shape.stays) arrive(empty());
+    if (arrives_for_warp(lane) && !shape.stays) arrive(empty());
     advance();
   }
   // By the producing thread: the next slot, once it is free and its barrier expects `bytes`.
