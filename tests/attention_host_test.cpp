@@ -1,5 +1,6 @@
 // Rotation, the cache and attention on the scalar host, against float64 loops over positions.
 #include <cmath>
+#include <limits>
 
 #include "engine/host/math.h"
 #include "tests/catch.h"
@@ -170,6 +171,74 @@ TEST_CASE("attention is within its bound of float64 softmax at chunk edges, with
     }
     INFO("seed " << shape.seed);
     CHECK(wrong == 0);
+  }
+}
+
+// (m, l, o) of engine/README.md, "Attention".
+struct Merged {
+  float max;
+  float sum;
+  std::vector<float> out;
+
+  void add(const Merged& next) {
+    const float now = std::max(max, next.max);
+    const float a = exact_exp(max - now);
+    const float b = exact_exp(next.max - now);
+    max = now;
+    sum = exact_fma(next.sum, b, sum * a);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = exact_fma(next.out[i], b, out[i] * a);
+  }
+};
+
+// What one chunk gives a head of a case's first row, which sees positions from `first` on.
+Merged attend_chunk(const AttentionCase& shape, const AttentionData& data, std::int32_t first, std::int32_t head,
+                    std::int32_t chunk) {
+  const CacheShapeCase& cache = shape.cache;
+  const std::int32_t head_dim = cache.head_dim;
+  std::vector<float> keys(static_cast<std::size_t>(kChunkPositions) * head_dim);
+  std::vector<float> values = keys;
+  ChunkJob job{};
+  job.query = data.q.data() + std::int64_t{head} * head_dim;
+  job.keys = keys.data();
+  job.values = values.data();
+  job.first = std::max(0, first - chunk * kChunkPositions);
+  job.last = std::min(kChunkPositions, shape.rows[0].position + 1 - chunk * kChunkPositions);
+  job.head_dim = head_dim;
+  job.scale = shape.scale;
+  job.soft_cap = shape.soft_cap;
+  const std::int32_t kv_head = head / (shape.heads / cache.kv_heads);
+  for (std::int32_t j = job.first; j < job.last; ++j)
+    for (std::int32_t i = 0; i < head_dim; ++i) {
+      const std::int32_t position = chunk * kChunkPositions + j;
+      keys[(std::int64_t{i} / 8 * kChunkPositions + j) * 8 + i % 8] =
+          cache_element(data.cache, cache, cache.key_offset(0, position, kv_head, i));
+      values[std::int64_t{j} * head_dim + i] =
+          cache_element(data.cache, cache, cache.value_offset(0, position, kv_head, i));
+    }
+  Merged part{0.0f, 0.0f, std::vector<float>(static_cast<std::size_t>(head_dim))};
+  AttentionPart result{0.0f, 0.0f, part.out.data()};
+  kScalarMath.attend_chunk(job, result);
+  part.max = result.max;
+  part.sum = result.sum;
+  return part;
+}
+
+TEST_CASE("attention merges chunks in ascending order, bit for bit") {
+  for (const AttentionCase& shape : attention_cases()) {
+    if (shape.rows.size() != 1 || shape.cache.type != CacheType::f32) continue;
+    const AttentionData data = attention_data(shape);
+    const std::int32_t own = shape.rows[0].position;
+    const std::int32_t first = shape.window > 0 ? std::max(0, own - shape.window + 1) : 0;
+    std::vector<float> expected;
+    for (std::int32_t head = 0; head < shape.heads; ++head) {
+      Merged all{-std::numeric_limits<float>::infinity(), 0.0f,
+                 std::vector<float>(static_cast<std::size_t>(shape.cache.head_dim))};
+      for (std::int32_t chunk = first / kChunkPositions; chunk <= own / kChunkPositions; ++chunk)
+        all.add(attend_chunk(shape, data, first, head, chunk));
+      for (const float value : all.out) expected.push_back(value * (1.0f / all.sum));
+    }
+    INFO("seed " << shape.seed);
+    CHECK(first_difference(run_attention(scalar_device(), shape, data), expected) == -1);
   }
 }
 

@@ -409,6 +409,23 @@ inline std::vector<AttentionCase> attention_cases() {
     shape.seed = seed++;
     cases.push_back(shape);
   }
+  // Many chunks, the first of which a window may cut.
+  for (const CacheType type : {CacheType::f16, CacheType::f32})
+    for (const std::int32_t window : {0, 130, 300, 520}) {
+      AttentionCase shape;
+      shape.cache = {.type = type, .kv_heads = 1, .head_dim = 40, .max_positions = 1280};
+      shape.heads = 2;
+      shape.window = window;
+      for (const std::int32_t position : {255, 256, 447, 511, 575, 1100}) {
+        shape.rows = rows_at({position});
+        shape.seed = seed++;
+        cases.push_back(shape);
+      }
+      shape.rows.clear();
+      for (std::int32_t i = 0; i < 100; ++i) shape.rows.push_back({0, 430 + 2 * i, 0, 0});
+      shape.seed = seed++;
+      cases.push_back(shape);
+    }
   return cases;
 }
 

@@ -116,6 +116,41 @@ TEST_CASE("steps of a decoder on CUDA equal the host's, eagerly and in a graph",
   }
 }
 
+TEST_CASE("programs over many chunks a block equal the host", "[cuda][program]") {
+  struct LongCase {
+    DecoderCase shape;
+    std::vector<std::int32_t> positions;
+  };
+  const DecoderCase narrow{.heads = 64, .kv_heads = 64, .head_dim = 32, .rotated = 32, .width = 256, .seed = 91};
+  DecoderCase windowed = narrow;
+  windowed.window = 2304;
+  const DecoderCase wide{.heads = 40,
+                         .kv_heads = 8,
+                         .head_dim = 128,
+                         .rotated = 128,
+                         .width = 256,
+                         .scale = 0.02f,
+                         .max_positions = 20480,
+                         .seed = 92};
+  for (const LongCase& tried : {LongCase{narrow, {1030, 2047, 2111, 2700, 4096}}, LongCase{windowed, {4095, 4150}},
+                                LongCase{wide, {15900, 16383, 16384, 20000}}}) {
+    INFO(describe(tried.shape));
+    DecoderPair decoders(tried.shape);
+    Random random(tried.shape.seed);
+    std::vector<std::byte> cache(decoders.host().cache().size(), std::byte{0xff});
+    std::int32_t written = 0;
+    for (const std::int32_t position : tried.positions) {
+      INFO("position " << position);
+      fill_cache(cache, tried.shape, 0, written, position, random);
+      written = position + 1;
+      const StepRow row = {0, position, 0, 0};
+      const DecoderState state = decoders.check_step({row}, random.values(tried.shape.width), cache);
+      std::copy(state.chunk.begin(), state.chunk.end(), cache.begin() + tried.shape.chunk_offset(row));
+    }
+    decoders.check_guards();
+  }
+}
+
 TEST_CASE("steps of a decoder on CUDA follow each other without a pause", "[cuda][program]") {
   const DecoderCase shape{.heads = 14, .kv_heads = 2, .width = 896, .layers = 4, .max_positions = 256, .seed = 77};
   DecoderPair decoders(shape);
