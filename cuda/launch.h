@@ -134,7 +134,7 @@ struct ProgramLaunch {
 };
 ProgramLaunch launch_row_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_row_program(const DeviceTraits& traits);
-// The same where they are products with 2 to kMaxChainRows rows (NOTE [Rows program]).
+// The same with 2 to kMaxChainRows rows (NOTE [Rows program]).
 bool rows_program_serves(const DeviceTraits& traits, const RowCall* calls, std::size_t call_count);
 ProgramLaunch launch_rows_program(const LaunchTarget& target, const RowCall* calls, std::size_t call_count);
 void prepare_rows_program(const DeviceTraits& traits);

@@ -1,6 +1,6 @@
 // row_calls.h - calls of one row, or of the same few rows, that a stream has been given but not yet launched, so that
 // what follows each other is known. One kernel may serve many calls of one row (NOTE [Program] in
-// cuda/kernels/program.cuh), or products of a few (NOTE [Rows program] in cuda/kernels/rows_program.cuh); attention of
+// cuda/kernels/program.cuh), or of a few (NOTE [Rows program] in cuda/kernels/rows_program.cuh); else attention of
 // up to 16 reads ahead and prepares the next product's input. Launched when anything else is enqueued on the stream.
 #pragma once
 #include <vector>

@@ -69,6 +69,50 @@ std::vector<DecoderCase> rows_cases() {
   return cases;
 }
 
+// Wide enough for chains that have attention (NOTE [Rows attention]), of three layers: two kernels are all.
+constexpr std::size_t kChains = 2;
+std::vector<DecoderCase> chain_cases() {
+  std::vector<DecoderCase> cases;
+  const auto add = [&](DecoderCase shape, std::int32_t row_count, std::int32_t sequences) {
+    shape.layers = 5;
+    shape.vocabulary = 2560;
+    shape.feed_forward = 1280;
+    shape.max_positions = 1216;
+    shape.row_count = row_count;
+    shape.sequences = sequences;
+    shape.seed = cases.size() + 1;
+    cases.push_back(shape);
+  };
+  const DecoderCase wide{.second = DType::Q6_K,
+                         .heads = 20,
+                         .kv_heads = 4,
+                         .head_dim = 128,
+                         .rotated = 128,
+                         .width = 2304,
+                         .scale = 0.05f,
+                         .bias = true};
+  for (const std::int32_t row_count : {2, 3, 4})
+    for (const std::int32_t sequences : {1, 2, row_count}) add(wide, row_count, sequences);
+  DecoderCase other = wide;
+  other.dtype = DType::Q4_K;
+  other.window = 100;
+  other.soft_cap = 20.0f;
+  other.head_norms = true;
+  add(other, 4, 3);
+  other.heads = 32;
+  other.kv_heads = 32;
+  other.head_dim = 64;
+  other.rotated = 48;
+  other.interleaved = true;
+  add(other, 3, 2);
+  other.heads = 64;
+  other.kv_heads = 4;
+  other.head_dim = 32;
+  other.rotated = 32;
+  add(other, 4, 2);
+  return cases;
+}
+
 // Rows of the sequences in turn, each sequence's in order from `first` on; `backwards`: last ones first.
 std::vector<StepRow> rows_from(const DecoderCase& shape, std::int32_t first, bool backwards) {
   std::vector<StepRow> rows;
@@ -92,12 +136,11 @@ void fill_any_cache(std::vector<std::byte>& cache, const DecoderCase& shape, std
         }
 }
 
-}  // namespace
-
-TEST_CASE("steps of a few rows on CUDA equal the host's, eagerly and in a graph", "[cuda][rows]") {
-  for (const DecoderCase& shape : rows_cases()) {
+void check_rows(const std::vector<DecoderCase>& cases, bool in_chains) {
+  for (const DecoderCase& shape : cases) {
     INFO(describe(shape));
     DecoderPair decoders(shape);
+    if (in_chains && decoders.found().hands_over()) CHECK(decoders.graph().node_count() == kChains);
     Random random(shape.seed);
     std::vector<std::byte> cache = decoders.host().cache();
     for (const std::int32_t first : {0, 16, 61, 1019}) {
@@ -111,4 +154,14 @@ TEST_CASE("steps of a few rows on CUDA equal the host's, eagerly and in a graph"
     }
     decoders.check_guards();
   }
+}
+
+}  // namespace
+
+TEST_CASE("steps of a few rows on CUDA equal the host's, eagerly and in a graph", "[cuda][rows]") {
+  check_rows(rows_cases(), false);
+}
+
+TEST_CASE("steps of a few rows in chains equal the host's, eagerly and in a graph", "[cuda][rows]") {
+  check_rows(chain_cases(), true);
 }

@@ -32,7 +32,7 @@ __device__ __forceinline__ int weight_place(int head, int position) {
 // Dots of all heads with the chunk's keys: lane (q, p) of warp w has partials 2q and 2q+1 at positions 16w+p and
 // 16w+p+8. The four lanes of a position add theirs as tree_8 does; each step also halves what a lane is left with:
 // first one of two positions, then one of two sums, then one of two heads.
-template <class T, int kHeads>
+template <class T, int kHeads, bool kCompact = false>
 __device__ __forceinline__ void dot_keys(const GroupThread& own, const T* keys, const float* queries, int head_dim,
                                          float* dots) {
   const int position = own.warp * 16 + (own.lane & 7);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void dot_keys(const GroupThread& own, const T* keys, 
   const float* query = queries + (own.lane >> 3) * 2;
   float2 near[kHeads] = {};  // at `position`
   float2 far[kHeads] = {};   // at position + 8
-  constexpr int kOctetsAtOnce = kHeads <= kFewHeads ? 4 : 2;
+  constexpr int kOctetsAtOnce = kHeads <= kFewHeads && !kCompact ? 4 : 2;
 #pragma unroll kOctetsAtOnce
   for (int octet = 0; octet < head_dim / 8; ++octet) {
     float near_key[2];
@@ -133,11 +133,12 @@ __device__ __forceinline__ void weigh_sixteen(const T* column, int head_dim, con
   }
 }
 
-// Partial `quarter` of oc, for kDims dimensions of all heads.
-template <class T, int kHeads, int kDims>
+// Partial `quarter` of oc, for kDims dimensions of all heads. kCompact: in less code, for where that is fetched anew
+// each time.
+template <class T, int kHeads, int kDims, bool kCompact = false>
 __device__ __forceinline__ void weigh_quarter(const T* column, int head_dim, const float* weights, int quarter,
                                               int first, int last, float (&sum)[kHeads][kDims]) {
-  if constexpr (kHeads <= kFewHeads) {
+  if constexpr (kHeads <= kFewHeads && !kCompact) {
     if (first == 0 && last == kChunkPositions - 1) {
 #pragma unroll
       for (int sixteen = 0; sixteen < 4; ++sixteen)
@@ -167,11 +168,11 @@ __device__ __forceinline__ void weigh_quarter(const T* column, int head_dim, con
   }
 }
 
-// The partials of kDims dimensions of all heads into the exchange, [quarter][head][width].
-template <int kHeads, int kDims>
+// The partials of kDims dimensions of all heads into the exchange, [quarter][head of kPlaces][width].
+template <int kHeads, int kDims, int kPlaces = kHeads>
 __device__ __forceinline__ void put_partials(const GroupThread& own, int width, const float (&sum)[kHeads][kDims],
                                              float* exchange) {
-  float* place = exchange + own.warp * kHeads * width + own.lane * kDims;
+  float* place = exchange + own.warp * kPlaces * width + own.lane * kDims;
 #pragma unroll
   for (int head = 0; head < kHeads; ++head) {
     if constexpr (kDims == 4)

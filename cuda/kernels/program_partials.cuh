@@ -26,11 +26,12 @@ struct ChunkWords {
   int slices;
   int capacity;
 
-  __device__ __forceinline__ ChunkWords(const ProgramAttention& op, const HandoverMemory& handover)
+  // Of several rows the heads follow each other.
+  __device__ __forceinline__ ChunkWords(const ProgramAttention& op, const HandoverMemory& handover, int row_count = 1)
       : slices(slice_count(op.kind.cache.head_dim)), capacity(keep(op.kind.chunk_capacity)) {
-    outputs = handover.partials() +
-              op.call.turn * partial_words(op.kind.head_count, op.kind.cache.head_dim, op.kind.chunk_capacity);
-    sums = outputs + static_cast<std::int64_t>(op.kind.head_count) * slices * capacity * kSliceDims;
+    const int heads = row_count * op.kind.head_count;
+    outputs = handover.partials() + op.call.turn * partial_words(heads, op.kind.cache.head_dim, op.kind.chunk_capacity);
+    sums = outputs + static_cast<std::int64_t>(heads) * slices * capacity * kSliceDims;
   }
   __device__ __forceinline__ unsigned* output(int head, int slice, int chunk) const {
     return outputs + place(head, slice, chunk) * kSliceDims;

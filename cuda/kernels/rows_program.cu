@@ -1,5 +1,5 @@
-// rows_program.cu - a chain of products of quantised matrices with 2 to 4 rows of activations by one kernel
-// (NOTE [Rows program] in rows_program.cuh).   Y = W norm(X), and Y is the next X
+// rows_program.cu - a chain of products of quantised matrices with 2 to 4 rows of activations, and of attention between
+// them, by one kernel (NOTE [Rows program] in rows_program.cuh).   Y = W norm(X), and Y is the next X
 // Shapes   as those of matmul_rows.cu, for inputs that shared memory holds whole. sm_90.
 // Mapping  one block a multiprocessor, of two halves: eight warps that compute, one that copies, one that finishes.
 //          A half takes up to four strips at a time and walks K in chunks of eight tiles: warp w has tile w of each
@@ -13,17 +13,15 @@
 #include "cuda/kernels/rows_program.cuh"
 #include "cuda/kernels/rows_program_finish.cuh"
 #include "cuda/kernels/rows_program_input.cuh"
+#include "cuda/kernels/rows_program_merge.cuh"
 #include "cuda/launch.h"
 
 namespace genai::cuda {
 namespace {
 
-constexpr int kMaxRegisters = 96;      // of 20 warps a quarter of a multiprocessor has five
-constexpr int kBlockBarrier = 15;      // of all that compute
-constexpr int kBeginningBarrier = 14;  // and of those that finish
+constexpr int kMaxRegisters = 96;  // of 20 warps a quarter of a multiprocessor has five
 constexpr int kComputingThreads = kHalves * kRowsThreads;
 constexpr int kBeginningThreads = kComputingThreads + kHalves * kWarpLanes;
-static_assert(1 + kHalves + kRowsWarps <= kBeginningBarrier, "HalfThread has those below");
 
 // A pass of kStrips strips over all of K, whose partials are handed over. All stages but the last are full: with an odd
 // number of strips, one has the last strip of a chunk and the first one of the next chunk. That the number is known
@@ -168,11 +166,24 @@ __device__ __forceinline__ void feed_program(const RowsProgram& program, int hal
   for (int index = 0; index < program.step_count; ++index) {
     const RowsStep& step = program.steps[index];
     const ChainShare share = shares[index * kHalves + half];
+    if (step.attention >= 0)
+      wait_phase(attention_barrier(program, kChunksRequested, shared), static_cast<unsigned>(step.attention & 1));
     if (kFirst != kSecond && step.shape.outputs[share.output].second_type)
       feed_share<kSecond>(program, step, share, ring, arriving, ahead);
     else
       feed_share<kFirst>(program, step, share, ring, arriving, ahead);
   }
+}
+
+// A step's input by attention.
+template <class Slices>
+__device__ __forceinline__ void attend_step(const RowsProgram& program, const RowsStep& step,
+                                            const HalfExchange& exchange, unsigned char* shared) {
+  const ProgramAttention op = program.attention(step);
+  const PassAttention attention = {program, op, program.attentions[step.attention].kind, shared};
+  attend_rows(attention, static_cast<unsigned>(step.attention & 1), exchange);
+  merge_rows<Slices>(attention, step);
+  numbered_barrier<kBlockBarrier, kComputingThreads>();  // nobody reads keys, values and sums any more
 }
 
 template <DType kFirst, DType kSecond, class Slices>
@@ -185,14 +196,32 @@ __device__ __forceinline__ void compute_program(const RowsProgram& program, unsi
     const HalfThread own;  // what follows from it is worked out anew: kept, it would take registers from sums
     const RowsStep& step = program.steps[index];
     const ChainShare& share = shares[index * kHalves + own.half()];
-    prepare_step<Slices>(program, step, launch_words(program, shared), own,
-                         reinterpret_cast<float*>(shared + program.squares) + own.half() * kRowsThreads);
+    if (step.attention >= 0)
+      attend_step<Slices>(program, step, exchange, shared);
+    else
+      prepare_step<Slices>(program, step, launch_words(program, shared), own,
+                           reinterpret_cast<float*>(shared + program.squares) + own.half() * kRowsThreads);
     take_slices<Slices>(step, launch_words(program, shared), own, shared);
     if (index == 0)
       clear_words<kComputingThreads, 1>(program.handover, launch_number(program, shared),
                                         static_cast<int>(threadIdx.x));
     compute_share<kFirst, kSecond, Slices>(program, step, share, ring, exchange, shared, own);
   }
+}
+
+// What is the same for all attentions of a launch.
+__device__ __forceinline__ void begin_attention(const RowsProgram& program, unsigned char* shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread >= kWarpLanes) return;
+  if (thread < kRowsGroups) reinterpret_cast<unsigned*>(shared + program.phases)[thread] = 0;
+  if (thread < program.row_count)
+    reinterpret_cast<RowPosition*>(shared + program.positions)[thread] = {program.rows[thread].position,
+                                                                          program.rows[thread].sequence};
+  __syncwarp();
+  const int kind = thread / kRowsGroups;
+  if (kind >= program.attention_kind_count) return;
+  const ProgramAttention op = {program.attention_kinds[kind], program.attentions[0].call};
+  plan_items({program, op, kind, shared}, thread % kRowsGroups);
 }
 
 template <DType kFirst, DType kSecond>
@@ -212,11 +241,17 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
     init_barrier(barriers + 1, kWarpArrivals);
     publish_barriers();
   }
+  if (program.attention_count > 0 && thread < kRowsAttentionBarriers) {
+    init_barrier(attention_barrier(program, thread, shared),
+                 thread == kProjectionsRead ? kHalves * kRowsWarps * kWarpArrivals : 1);
+    publish_barriers();
+  }
   init_numbered_barriers([](int id) {
-    return id == kBlockBarrier       ? kComputingThreads
-           : id == kBeginningBarrier ? kBeginningThreads
-           : id <= kHalves           ? kRowsThreads
-                                     : kHalves * kWarpLanes;
+    return id == kBlockBarrier        ? kComputingThreads
+           : id == kBeginningBarrier  ? kBeginningThreads
+           : id >= kFirstGroupBarrier ? kGroupThreads
+           : id <= kHalves            ? kRowsThreads
+                                      : kHalves * kWarpLanes;
   });
   if (const int index = thread - kWarpLanes * 2; index >= 0 && index < kHalves * program.step_count) {
     const RowsStep& step = program.steps[index / kHalves];
@@ -232,6 +267,7 @@ __global__ void __maxnreg__(kMaxRegisters) rows_program_kernel(const __grid_cons
   wait_for_previous_grid();
   allow_next_grid();  // NOTE [Early reads]
   if (thread == 0) *reinterpret_cast<unsigned*>(shared + program.launch) = program.handover.launches()[blockIdx.x];
+  if (program.attention_count > 0) begin_attention(program, shared);
   numbered_barrier<kBeginningBarrier, kBeginningThreads>();
   if (extra >= 0) return finish_program(program, extra - kHalves, shared);
   using Slices = RowsSlices<has_minimum(kFirst) || has_minimum(kSecond)>;
@@ -248,13 +284,32 @@ struct Choice {
 };
 constexpr auto kKernels = program_kernels<Choice>();
 
-// The first of the calls, as many as can follow each other.
+// The first of the calls, as many as can follow each other. Behind an attention no chain ends with projections whose
+// own attention it cannot have: where the next one begins with them it can.
 std::size_t add_calls(ChainBuilder& chain, const DeviceTraits& traits, const RowCall* calls, std::size_t call_count) {
   std::size_t count = 0;
   if (traits.compute_capability < 90 || traits.wide_products != WideProducts::by_cost) return count;
-  for (; count < call_count; ++count) {
-    const MatmulArgs* const args = call_at<MatmulArgs>(calls, call_count, count);
-    if (args == nullptr || !chain.add(*args)) break;
+  while (count < call_count) {
+    if (const MatmulArgs* const args = call_at<MatmulArgs>(calls, call_count, count); args != nullptr) {
+      const RotateArgs* const rotate = call_at<RotateArgs>(calls, call_count, count + 1);
+      const AttentionArgs* const attention = call_at<AttentionArgs>(calls, call_count, count + 2);
+      const MatmulArgs* const product = call_at<MatmulArgs>(calls, call_count, count + 3);
+      const bool attends = rotate != nullptr && attention != nullptr && product != nullptr;
+      const ChainBuilder before = chain;
+      if (!chain.add(*args)) break;
+      ++count;
+      if (!attends) continue;
+      if (chain.add(*rotate, *attention, *product)) {
+        count += 3;
+        continue;
+      }
+      if (chain.program().attention_count > 0) {
+        chain = before;
+        --count;
+      }
+      break;
+    }
+    break;
   }
   return count;
 }

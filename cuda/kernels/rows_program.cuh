@@ -9,13 +9,15 @@
 // are words; a half that has a part of the next input takes what it needs of them, norms and rounds it, and its words
 // are taken by all blocks into their shared memory. Every product has places of its own for both in a launch's region,
 // so none is used twice; each launch clears the other region for the next one. A value that a product adds to is taken
-// from where the product before it left it, and stored once, by the last of them. All blocks must be there at the same
-// time, as NOTE [Program] says.
+// from where the product before it left it; what several steps write to the same place is stored once, by the last of
+// them. Attention may stand between projections and the product that reads what it leaves (NOTE [Rows attention]): a
+// few layers are one chain then. All blocks must be there at the same time, as NOTE [Program] says.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/handover.cuh"
 #include "cuda/kernels/numbered_barrier.cuh"
+#include "cuda/kernels/program.cuh"
 #include "cuda/kernels/rows_finish.cuh"
 #include "cuda/kernels/rows_prepare.cuh"
 #include "cuda/kernels/rows_share.cuh"
@@ -27,7 +29,15 @@ namespace genai::cuda {
 
 inline constexpr int kHalves = 2;
 inline constexpr int kMaxProgramRows = kMaxChainRows;
-inline constexpr int kMaxRowsSteps = 4;
+inline constexpr int kMaxRowsSteps = 12;
+inline constexpr int kMaxRowsAttentions = kMaxRowsSteps / 4;
+inline constexpr int kMaxRowsAttentionKinds = 2;
+inline constexpr int kRowsGroups = 3;  // of warps that attend
+// Barriers of attention: keys and values of each group; all are through with the projections; the first keys and values
+// have been asked for. An attention has a phase of the last two.
+inline constexpr int kProjectionsRead = 2 * kRowsGroups;
+inline constexpr int kChunksRequested = kProjectionsRead + 1;
+inline constexpr int kRowsAttentionBarriers = kChunksRequested + 1;
 inline constexpr int kPassStrips = 4;  // at most
 inline constexpr int kStageStrips = 2;
 inline constexpr int kStripOutputs = kStripRows * kMaxProgramRows;
@@ -74,7 +84,7 @@ struct RowsWords {
   int source;  // values of the rows that are the input
   int input;   // its slices
   int before;  // what the output is added to
-  int output;
+  int outputs[kMaxStreamOutputs];
 };
 
 struct RowsStep {
@@ -82,9 +92,47 @@ struct RowsStep {
   RowsSource source;
   RowsWords words;
   RowsDivision division;
-  bool stores;  // the outputs, in memory
+  unsigned stores;  // a bit for each output: in memory
+  int attention;    // that leaves the input as slices; negative: none
   Epilogue epilogue;
   float soft_cap;
+};
+
+// Attention ahead of a step (rows_program_attention.cuh).
+struct RowsAttention {
+  int kind;
+  AttentionCall call;
+};
+
+// A row of the pass, as it lies in shared memory.
+struct RowPosition {
+  int position;
+  int sequence;
+};
+
+// What a group of warps attends to at a time (rows_program_attention.cuh).
+struct RowsItem {
+  std::uint64_t keys;  // of layer 0
+  int unit;
+  int chunk;
+  int first_head;  // of all rows' heads
+  std::int16_t row;
+  std::int16_t kv_head;
+  std::int16_t head_count;
+  std::int16_t first_in;  // visible positions
+  std::int16_t last_in;
+  std::uint8_t rows;   // those of the pass whose position lies in the chunk: a bit each
+  bool ends_row;       // the last chunk of the row
+  bool leads_kv_head;  // the first unit of its key-value head
+  bool begins_unit;    // the group's item before it is of another one
+};
+inline constexpr int kItemPlaces = 2;  // of a group: the item that it has, and the one behind it
+
+// A group's items of a kind of attention.
+struct RowsPlan {
+  RowsItem item;  // the first
+  int count;      // of the block's items, from that one on
+  HeadUnits units;
 };
 
 struct RowsProgram {
@@ -96,13 +144,30 @@ struct RowsProgram {
   int window;    // stages of a ring on their way at once before their input
   int exchange;  // where a half's partials meet, twice
   int exchange_barriers;
-  int squares;  // of a row, a thread's part
-  int shares;   // [step][half]
-  int launch;   // its number
+  int squares;             // of a row, a thread's part
+  int shares;              // [step][half]
+  int launch;              // its number
+  int queries;             // of attention: a group's queries and weights
+  int positions;           // RowPosition [row]
+  int plans;               // RowsPlan [kind of attention][group]
+  int items;               // RowsItem [group][kItemPlaces]
+  int attention_barriers;  // kRowsAttentionBarriers
+  int phases;              // [group]: of keys and values
+  const StepRow* rows;
   int row_count;
   int step_count;
+  int attention_count;
+  int attention_kind_count;
+  AttentionKind attention_kinds[kMaxRowsAttentionKinds];
+  RowsAttention attentions[kMaxRowsAttentions];
   RowsStep steps[kMaxRowsSteps];
+
+  __device__ __forceinline__ ProgramAttention attention(const RowsStep& step) const {
+    const RowsAttention& own = attentions[step.attention];
+    return {attention_kinds[own.kind], own.call};
+  }
 };
+static_assert(sizeof(RowsProgram) <= kProgramParameterBytes);
 
 __device__ __forceinline__ ChainShare chain_share(const RowsProgram& program, const RowsStep& step, int own) {
   ChainShare share = {rows_share(step.shape, step.division, own), 0};
@@ -194,5 +259,12 @@ struct HalfThread {
   // Of the two warps, one of each half, that read the same slices.
   __device__ __forceinline__ void pair_barrier() const { numbered_barrier<kHalves * kWarpLanes>(1 + kHalves + warp); }
 };
+
+// Barriers of a block: those of HalfThread, of groups that attend, of all that compute, and of these and those that
+// finish.
+inline constexpr int kFirstGroupBarrier = 1 + kHalves + kRowsWarps;
+inline constexpr int kBeginningBarrier = kFirstGroupBarrier + kRowsGroups;
+inline constexpr int kBlockBarrier = kBeginningBarrier + 1;
+static_assert(kBlockBarrier < kNumberedBarriers);
 
 }  // namespace genai::cuda

@@ -50,8 +50,11 @@ struct LaneOutputs {
     const int width = gated ? output.rows / 2 : output.rows;
     const int column = !gated ? row : odd ? (row + kStripRows - 1) / 2 : row / 2;
     count = !gated ? strips : odd ? strips / 2 : (strips + 1) / 2;
-    word = step.words.output >= 0 ? words + step.words.output + m * width + column : nullptr;
-    out = step.stores ? output.out + static_cast<std::int64_t>(m) * output.out_stride + column : nullptr;
+    const int index = static_cast<int>(&output - step.shape.outputs);
+    const int first = step.words.outputs[index];
+    word = first >= 0 ? words + first + m * width + column : nullptr;
+    out = (step.stores >> index & 1u) != 0 ? output.out + static_cast<std::int64_t>(m) * output.out_stride + column
+                                           : nullptr;
     if (output.bias != nullptr) {
 #pragma unroll
       for (int strip = 0; strip < kPassStrips; ++strip)
