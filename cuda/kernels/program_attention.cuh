@@ -144,14 +144,7 @@ __device__ __forceinline__ void put_own_position(const ProgramAttention& op, con
   std::uint16_t* global = is_key ? cache.keys : cache.values;
   std::uint16_t* shared = reinterpret_cast<std::uint16_t*>(ring.slot(stage));
   ring.wait_full(stage);
-#pragma unroll 1
-  for (int i = own_lane(); i < head_dim; i += kWarpLanes) {
-    const std::uint16_t half = float_to_half(staged[i]);
-    const int place = is_key ? (i / 8 * kChunkPositions + slot) * 8 + i % 8 : slot * head_dim + i;
-    shared[place] = half;
-    if (stores) global[place] = half;
-  }
-  order_before_bulk_loads();
+  put_position(staged, is_key, slot, head_dim, stores, shared, global);
 }
 
 // The unit's queries, after norm and rotation, a warp a head.

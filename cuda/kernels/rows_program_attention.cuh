@@ -219,14 +219,7 @@ __device__ __forceinline__ void take_head(const PassAttention& attention, const 
   const bool stores = m == item.row && item.leads_kv_head;
   const int slot = position % kChunkPositions;
   wait_phase(is_key ? attention.keys_full() : attention.values_full(), phase);
-#pragma unroll 1
-  for (int i = own_lane(); i < head_dim; i += kWarpLanes) {
-    const std::uint16_t half = float_to_half(staged[i]);
-    const int place = is_key ? (i / 8 * kChunkPositions + slot) * 8 + i % 8 : slot * head_dim + i;
-    shared[place] = half;
-    if (stores) global[place] = half;
-  }
-  order_before_bulk_loads();
+  put_position(staged, is_key, slot, head_dim, stores, shared, global);
 }
 
 // Begins an item: queries where it is the group's first one of its unit, the positions of the pass where it has any. A
