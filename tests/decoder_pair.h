@@ -1,6 +1,7 @@
 // decoder_pair.h - a decoder (decoder_case.h) on the host and on a GPU, and steps of both compared: every vector is
 // equal, eagerly and in a graph.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -12,7 +13,10 @@ namespace genai::test {
 class DecoderPair {
  public:
   explicit DecoderPair(const DecoderCase& shape)
-      : data_(decoder_data(shape)), host_(fast_host_device(), shape, data_), found_(cuda_device(), shape, data_) {
+      : shape_(shape),
+        data_(decoder_data(shape)),
+        host_(fast_host_device(), shape, data_),
+        found_(cuda_device(), shape, data_) {
     found_.stream().begin_capture();
     found_.enqueue();
     graph_ = found_.stream().end_capture();
@@ -45,6 +49,22 @@ class DecoderPair {
     return expected;
   }
 
+  // Steps of one row, the last sequence's, at these ascending positions, each over a cache that is full before it.
+  void check_positions(const std::vector<std::int32_t>& positions) {
+    Random random(shape_.seed);
+    const std::int32_t sequence = shape_.sequences - 1;
+    std::vector<std::byte> cache(host_.cache().size(), std::byte{0xff});  // NaN, where nobody has written
+    std::int32_t written = 0;
+    for (const std::int32_t position : positions) {
+      INFO("position " << position);
+      fill_cache(cache, shape_, sequence, written, position, random);
+      written = position + 1;
+      const StepRow row = {0, position, sequence, 0};
+      const DecoderState state = check_step({row}, random.values(shape_.width), cache);
+      std::copy(state.chunk.begin(), state.chunk.end(), cache.begin() + shape_.chunk_offset(row));
+    }
+  }
+
   // Every byte, unwritten ones too.
   void check_caches() { CHECK((host_.cache() == found_.cache())); }
   void check_guards() {
@@ -53,6 +73,7 @@ class DecoderPair {
   }
 
  private:
+  const DecoderCase shape_;
   const DecoderData data_;
   Decoder host_;
   Decoder found_;

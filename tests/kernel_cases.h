@@ -369,6 +369,13 @@ inline std::vector<float> run_attention(Device& device, const AttentionCase& sha
 }
 
 // Chunk edges, windows, soft caps, shared heads, both cache types; one row, rows in order, rows of several sequences.
+// Rows of one sequence, one position after the other.
+inline std::vector<StepRow> rows_of(std::int32_t count, std::int32_t first, std::int32_t sequence = 0) {
+  std::vector<StepRow> rows;
+  for (std::int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, sequence, 0});
+  return rows;
+}
+
 inline std::vector<AttentionCase> attention_cases() {
   std::vector<AttentionCase> cases;
   std::uint64_t seed = 1;
@@ -391,9 +398,7 @@ inline std::vector<AttentionCase> attention_cases() {
             shape.seed = seed++;
             cases.push_back(shape);
           }
-          std::vector<std::int32_t> many;
-          for (std::int32_t i = 0; i < 37; ++i) many.push_back(100 + i);
-          shape.rows = rows_at(many);
+          shape.rows = rows_of(37, 100);
           shape.seed = seed++;
           cases.push_back(shape);
           shape.cache.sequences = 3;

@@ -207,8 +207,7 @@ TEST_CASE("CUDA attention equals the host's over long contexts and many rows", "
       }
       shape.heads = 6;
       for (const std::int32_t first : {0, 1000}) {
-        shape.rows.clear();
-        for (std::int32_t i = 0; i < 150; ++i) shape.rows.push_back({0, first + i, 0, 0});
+        shape.rows = rows_of(150, first);
         shape.window = first == 0 ? 0 : 300;
         shape.seed = seed++;
         check_attention(shape, fast_host_device());
@@ -258,11 +257,6 @@ TEST_CASE("CUDA attention equals the host's for units of every size and groups o
 
 TEST_CASE("CUDA attention equals the host's for tiles of rows of any shape", "[cuda][attention][large]") {
   std::uint64_t seed = 1200;
-  const auto rows_of = [](std::int32_t count, std::int32_t first, std::int32_t sequence) {
-    std::vector<StepRow> rows;
-    for (std::int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, sequence, 0});
-    return rows;
-  };
   for (const CacheType type : {CacheType::f16, CacheType::f32})
     for (const std::int32_t head_dim : {8, 64, 80, 128, 136, 256})
       for (const std::int32_t ratio : {1, 3, 5, 8, 12}) {

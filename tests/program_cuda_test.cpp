@@ -89,22 +89,6 @@ std::vector<DecoderCase> decoder_cases() {
   return cases;
 }
 
-// Steps of the last sequence at these positions, each over a cache that is full before it.
-void check_positions(DecoderPair& decoders, const DecoderCase& shape, const std::vector<std::int32_t>& positions) {
-  Random random(shape.seed);
-  const std::int32_t sequence = shape.sequences - 1;
-  std::vector<std::byte> cache(decoders.host().cache().size(), std::byte{0xff});  // NaN, where nobody has written
-  std::int32_t written = 0;
-  for (const std::int32_t position : positions) {
-    INFO("position " << position);
-    fill_cache(cache, shape, sequence, written, position, random);
-    written = position + 1;
-    const StepRow row = {0, position, sequence, 0};
-    const DecoderState state = decoders.check_step({row}, random.values(shape.width), cache);
-    std::copy(state.chunk.begin(), state.chunk.end(), cache.begin() + shape.chunk_offset(row));
-  }
-}
-
 }  // namespace
 
 TEST_CASE("steps of a decoder on CUDA equal the host's, eagerly and in a graph", "[cuda][program]") {
@@ -113,7 +97,7 @@ TEST_CASE("steps of a decoder on CUDA equal the host's, eagerly and in a graph",
     DecoderPair decoders(shape);
     CHECK((!decoders.found().hands_over() || decoders.graph().node_count() <= 2));
 
-    check_positions(decoders, shape, {0, 1, 63, 64, 65, 1000, 4097});
+    decoders.check_positions({0, 1, 63, 64, 65, 1000, 4097});
     decoders.check_caches();
     decoders.check_guards();
   }
@@ -139,7 +123,7 @@ TEST_CASE("programs over many chunks a block equal the host", "[cuda][program]")
                                 LongCase{wide, {15900, 16383, 16384, 20000}}}) {
     INFO(describe(tried.shape));
     DecoderPair decoders(tried.shape);
-    check_positions(decoders, tried.shape, tried.positions);
+    decoders.check_positions(tried.positions);
     decoders.check_guards();
   }
 }

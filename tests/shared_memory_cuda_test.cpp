@@ -8,12 +8,6 @@ using namespace genai::test;
 
 namespace {
 
-std::vector<StepRow> rows_of(std::int32_t count, std::int32_t first) {
-  std::vector<StepRow> rows;
-  for (std::int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, 0, 0});
-  return rows;
-}
-
 std::vector<DecoderCase> narrow_cases() {
   return {{.heads = 10, .kv_heads = 2, .width = 256, .feed_forward = 512, .vocabulary = 320, .bias = true},
           // All warps share a block's last strip.
@@ -92,13 +86,7 @@ TEST_CASE("steps of a narrow decoder on CUDA equal the host's", "[cuda][race]") 
   for (const DecoderCase& shape : narrow_cases()) {
     INFO(describe(shape));
     DecoderPair decoders(shape);
-    Random random(shape.seed);
-    for (const std::int32_t position : {0, 2100}) {
-      INFO("position " << position);
-      std::vector<std::byte> cache = decoders.host().cache();
-      fill_cache(cache, shape, 0, 0, position, random);
-      decoders.check_step({{0, position, 0, 0}}, random.values(shape.width), cache);
-    }
+    decoders.check_positions({0, 2100});
     decoders.check_guards();
   }
 }

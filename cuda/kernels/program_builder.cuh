@@ -79,7 +79,6 @@ class ProgramBuilder {
   bool takes_host(const HostCall& host, const VectorSet& known) const;
   void add_host_rows(const HostCall& host, const MatmulArgs& args, ProductCall& call);
   int kind_of(const MatmulArgs& args);
-  int kind_of(const AttentionKind& kind);
 
   Vector* find(std::uint64_t address, int width);
   Vector& find_or_add(std::uint64_t address, int width);
@@ -281,15 +280,6 @@ inline int ProgramBuilder::kind_of(const MatmulArgs& args) {
   return count++;
 }
 
-inline int ProgramBuilder::kind_of(const AttentionKind& kind) {
-  int& count = program_->attention_kind_count;
-  for (int i = 0; i < count; ++i)
-    if (kind == program_->attention_kinds[i]) return i;
-  if (count == kMaxAttentionKinds) return -1;
-  program_->attention_kinds[count] = kind;
-  return count++;
-}
-
 inline bool ProgramBuilder::add(const MatmulArgs& args, const HostCall& host) {
   if (program_->op_count == kMaxProgramOps || !matmul_row_serves(traits_, args)) return false;
   const bool adds = args.epilogue == Epilogue::add;
@@ -360,7 +350,8 @@ inline bool ProgramBuilder::add(const RotateArgs& rotate, const AttentionArgs& a
     return false;
   if (!takes_handover(attention.handover)) return false;
 
-  const int kind = kind_of(attention_kind(rotate, attention));
+  const int kind =
+      number_of(attention_kind(rotate, attention), program_->attention_kinds, program_->attention_kind_count);
   if (kind < 0) return false;
 
   const int index = program_->op_count++;

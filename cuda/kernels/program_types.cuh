@@ -28,6 +28,16 @@ struct ProgramTypes {
 inline constexpr std::array<ProgramTypes, 4> kProgramTypes = {
     {{DType::Q4_0, DType::Q6_K}, {DType::Q4_1, DType::Q6_K}, {DType::Q4_K, DType::Q6_K}, {DType::Q8_0, DType::Q8_0}}};
 
+// The number of a kind in a table of `count`, which it is added to where it is new; negative: there is no room for it.
+template <class Kind, std::size_t kMost>
+int number_of(const Kind& kind, Kind (&kinds)[kMost], int& count) {
+  for (int i = 0; i < count; ++i)
+    if (kind == kinds[i]) return i;
+  if (count == static_cast<int>(kMost)) return -1;
+  kinds[count] = kind;
+  return count++;
+}
+
 // Choice::kernel<first, second>() for each of them, in their order.
 template <class Choice>
 constexpr auto program_kernels() {

@@ -52,7 +52,6 @@ class ChainBuilder {
   bool can_add(const MatmulArgs& args) const;
   bool add_step(const MatmulArgs& args);
   int projection(std::uint64_t address, int width) const;
-  int kind_of(const AttentionKind& kind);
   bool fills_halves(const MatmulArgs& args) const;
   bool replaces(const MatmulArgs& args, const MatmulOutput& output, const MatmulArgs& earlier,
                 const MatmulOutput& other) const;
@@ -243,16 +242,6 @@ inline int ChainBuilder::projection(std::uint64_t address, int width) const {
   return -1;
 }
 
-// The number of its kind; negative: there is no room for another one.
-inline int ChainBuilder::kind_of(const AttentionKind& kind) {
-  int& count = program_.attention_kind_count;
-  for (int i = 0; i < count; ++i)
-    if (kind == program_.attention_kinds[i]) return i;
-  if (count == kMaxRowsAttentionKinds) return -1;
-  program_.attention_kinds[count] = kind;
-  return count++;
-}
-
 inline bool ChainBuilder::add(const RotateArgs& rotate, const AttentionArgs& attention, const MatmulArgs& args) {
   const int count = program_.step_count;
   const int head_dim = attention.cache.head_dim;
@@ -276,7 +265,7 @@ inline bool ChainBuilder::add(const RotateArgs& rotate, const AttentionArgs& att
     return false;
   };
   RowsAttention& own = program_.attentions[program_.attention_count];
-  own.kind = kind_of(attention_kind(rotate, attention));
+  own.kind = number_of(attention_kind(rotate, attention), program_.attention_kinds, program_.attention_kind_count);
   if (own.kind < 0) return give_up();
   own.call = attention_call(rotate);
   own.call.turn = program_.attention_count % kPartialTurns;
