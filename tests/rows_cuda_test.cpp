@@ -112,42 +112,12 @@ std::vector<DecoderCase> chain_cases() {
   return cases;
 }
 
-// One chain: rows of one sequence, of whose attention every group of warps has four items and some five, and rows of
-// several with two kinds of attention, in whose merge warps take part that attend.
-std::vector<DecoderCase> lone_chain_cases() {
-  const DecoderCase one_sequence{.heads = 32,
-                                 .kv_heads = 32,
-                                 .head_dim = 32,
-                                 .rotated = 32,
-                                 .width = 2144,
-                                 .feed_forward = 1184,
-                                 .vocabulary = 320,
-                                 .max_positions = 1216,
-                                 .row_count = 4};
-  const DecoderCase sequences{.dtype = DType::Q4_K,
-                              .second = DType::Q6_K,
-                              .heads = 40,
-                              .head_dim = 128,
-                              .rotated = 128,
-                              .width = 2304,
-                              .feed_forward = 1280,
-                              .vocabulary = 320,
-                              .window = 100,
-                              .soft_cap = 20.0f,
-                              .scale = 0.05f,
-                              .head_norms = true,
-                              .bias = true,
-                              .sequences = 3,
-                              .max_positions = 1216,
-                              .row_count = 4};
-  return {one_sequence, sequences};
-}
-
-// Rows of the sequences in turn, each sequence's in order from `first` on; `backwards`: last ones first.
-std::vector<StepRow> rows_from(const DecoderCase& shape, std::int32_t first, bool backwards) {
+// Rows of the sequences in turn, each sequence's in order: from `first` on, and from so many positions on in each
+// sequence as it is `apart` from the one before. `backwards`: last ones first.
+std::vector<StepRow> rows_from(const DecoderCase& shape, std::int32_t first, std::int32_t apart, bool backwards) {
   std::vector<StepRow> rows;
   for (std::int32_t i = 0; i < shape.row_count; ++i)
-    rows.push_back({0, first + 5 * (i % shape.sequences) + i / shape.sequences, i % shape.sequences, 0});
+    rows.push_back({0, first + apart * (i % shape.sequences) + i / shape.sequences, i % shape.sequences, 0});
   if (backwards) std::reverse(rows.begin(), rows.end());
   return rows;
 }
@@ -167,7 +137,8 @@ void fill_any_cache(std::vector<std::byte>& cache, const DecoderCase& shape, std
 }
 
 struct RowsCheck {
-  std::vector<std::int32_t> firsts = {0, 16, 61, 1019};  // positions
+  std::vector<std::int32_t> firsts = {0, 16, 61, 1019};  // positions of the first sequence
+  std::int32_t apart = 5;                                // positions of sequences
   int replays = DecoderPair::kReplays;
   std::size_t kernel_count = 0;  // of a step, where kernels hand over; 0: any
 };
@@ -184,9 +155,9 @@ void check_rows(const std::vector<DecoderCase>& cases, const RowsCheck& check) {
       INFO("from position " << first);
       std::fill(cache.begin(), cache.end(), std::byte{0xff});  // NaN, where nobody has written
       for (std::int32_t sequence = 0; sequence < shape.sequences; ++sequence)
-        fill_any_cache(cache, shape, sequence, first + 5 * sequence, random);
+        fill_any_cache(cache, shape, sequence, first + check.apart * sequence, random);
       const std::vector<float> x = random.values(std::int64_t{shape.row_count} * shape.width);
-      decoders.check_step(rows_from(shape, first, first == 61), x, cache);
+      decoders.check_step(rows_from(shape, first, check.apart, first == 61), x, cache);
       decoders.check_caches();
     }
     decoders.check_guards();
@@ -203,7 +174,35 @@ TEST_CASE("steps of a few rows in chains equal the host's, eagerly and in a grap
   check_rows(chain_cases(), {.kernel_count = 2});
 }
 
-// Small enough for a tool that looks at each access (tests/README.md, "Sanitizers"): logits are a kernel of their own.
+// Small enough for a tool that looks at each access (tests/README.md, "Sanitizers"): a chain, and logits.
 TEST_CASE("steps of a few rows in one chain equal the host's", "[cuda][race]") {
-  check_rows(lone_chain_cases(), {.firsts = {830}, .replays = 1, .kernel_count = 2});
+  const DecoderCase one_sequence{.heads = 32,
+                                 .kv_heads = 32,
+                                 .head_dim = 32,
+                                 .rotated = 32,
+                                 .width = 2144,
+                                 .feed_forward = 1184,
+                                 .vocabulary = 320,
+                                 .max_positions = 1216,
+                                 .row_count = 4};
+  // A group of warps has four items of an attention.
+  check_rows({one_sequence}, {.firsts = {830}, .replays = 1, .kernel_count = 2});
+  const DecoderCase sequences{.dtype = DType::Q4_K,
+                              .second = DType::Q6_K,
+                              .heads = 40,
+                              .head_dim = 128,
+                              .rotated = 128,
+                              .width = 2304,
+                              .feed_forward = 1280,
+                              .vocabulary = 320,
+                              .window = 100,
+                              .soft_cap = 20.0f,
+                              .scale = 0.05f,
+                              .head_norms = true,
+                              .bias = true,
+                              .sequences = 3,
+                              .max_positions = 2112,
+                              .row_count = 4};
+  // Two kinds of attention; in a merge warps take part that attend, and one sequence has more chunks than a warp lanes.
+  check_rows({sequences}, {.firsts = {130}, .apart = 965, .replays = 1, .kernel_count = 2});
 }

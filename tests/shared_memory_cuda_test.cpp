@@ -1,5 +1,6 @@
 // Every kernel whose warps hand shared memory to each other, against the host, at the smallest sizes at which each
-// place is used again: a tool that looks at each access gets through them in seconds (tests/README.md, "Sanitizers").
+// place is used again: a tool that looks at each access gets through each in less than a minute (tests/README.md,
+// "Sanitizers").
 #include "tests/decoder_pair.h"
 #include "tests/kernels_cuda_support.h"
 
