@@ -197,7 +197,9 @@ if wants sanitize; then
       --error-exitcode 3 "$TESTS" "$tests"
     run "initcheck $tests" 120 "$OUT/sanitize.log" compute-sanitizer --tool initcheck --error-exitcode 3 "$TESTS" "$tests"
   done
-  for tests in "$KERNELS" "[race]" "one row of a CUDA product does not depend on the others"; do
+  # Each test of shared memory by itself: the tool takes most of a minute for one, and sums up at its end.
+  mapfile -t RACE_TESTS < <(sed -n 's/^TEST_CASE("\(.*\)", ".*\[race\].*/\1/p' tests/*_cuda_test.cpp)
+  for tests in "$KERNELS" "one row of a CUDA product does not depend on the others" "${RACE_TESTS[@]}"; do
     run "racecheck $tests" 200 "$OUT/sanitize.log" compute-sanitizer --tool racecheck --error-exitcode 3 \
       "$BUILD/cuda_tests_racecheck" "$tests"
   done

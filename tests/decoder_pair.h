@@ -12,8 +12,12 @@ namespace genai::test {
 
 class DecoderPair {
  public:
-  explicit DecoderPair(const DecoderCase& shape)
+  static constexpr int kReplays = 3;
+
+  // A tool that looks at each access (shared_memory_cuda_test.cpp) sees nothing else in more than one replay.
+  explicit DecoderPair(const DecoderCase& shape, int replays = kReplays)
       : shape_(shape),
+        replays_(replays),
         data_(decoder_data(shape)),
         host_(fast_host_device(), shape, data_),
         found_(cuda_device(), shape, data_) {
@@ -26,7 +30,7 @@ class DecoderPair {
   Decoder& found() { return found_; }
   Graph& graph() { return *graph_; }
 
-  // The step of `rows` with input `x` over a cache of `cache`, on the GPU once by calls, then thrice by the graph.
+  // The step of `rows` with input `x` over a cache of `cache`, on the GPU once by calls, then by replays of the graph.
   // Returns what the host has then.
   DecoderState check_step(const std::vector<StepRow>& rows, const std::vector<float>& x,
                           const std::vector<std::byte>& cache) {
@@ -41,7 +45,7 @@ class DecoderPair {
     check_states(expected, found_.state(rows[0]));
 
     found_.set_cache(cache);
-    for (int replay = 0; replay < 3; ++replay) {
+    for (int replay = 0; replay < replays_; ++replay) {
       found_.set_input(rows.data(), x);
       found_.stream().launch(*graph_);
     }
@@ -74,6 +78,7 @@ class DecoderPair {
 
  private:
   const DecoderCase shape_;
+  const int replays_;
   const DecoderData data_;
   Decoder host_;
   Decoder found_;

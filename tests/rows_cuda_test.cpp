@@ -69,8 +69,7 @@ std::vector<DecoderCase> rows_cases() {
   return cases;
 }
 
-// Wide enough for chains that have attention (NOTE [Rows attention]), of three layers: two kernels are all.
-constexpr std::size_t kChains = 2;
+// Wide enough for chains that have attention (NOTE [Rows attention]), of three layers.
 std::vector<DecoderCase> chain_cases() {
   std::vector<DecoderCase> cases;
   const auto add = [&](DecoderCase shape, std::int32_t row_count, std::int32_t sequences) {
@@ -113,11 +112,12 @@ std::vector<DecoderCase> chain_cases() {
   return cases;
 }
 
-// Rows of the sequences in turn, each sequence's in order from `first` on; `backwards`: last ones first.
-std::vector<StepRow> rows_from(const DecoderCase& shape, std::int32_t first, bool backwards) {
+// Rows of the sequences in turn, each sequence's in order: from `first` on, and from so many positions on in each
+// sequence as it is `apart` from the one before. `backwards`: last ones first.
+std::vector<StepRow> rows_from(const DecoderCase& shape, std::int32_t first, std::int32_t apart, bool backwards) {
   std::vector<StepRow> rows;
   for (std::int32_t i = 0; i < shape.row_count; ++i)
-    rows.push_back({0, first + 5 * (i % shape.sequences) + i / shape.sequences, i % shape.sequences, 0});
+    rows.push_back({0, first + apart * (i % shape.sequences) + i / shape.sequences, i % shape.sequences, 0});
   if (backwards) std::reverse(rows.begin(), rows.end());
   return rows;
 }
@@ -136,20 +136,28 @@ void fill_any_cache(std::vector<std::byte>& cache, const DecoderCase& shape, std
         }
 }
 
-void check_rows(const std::vector<DecoderCase>& cases, bool in_chains) {
+struct RowsCheck {
+  std::vector<std::int32_t> firsts = {0, 16, 61, 1019};  // positions of the first sequence
+  std::int32_t apart = 5;                                // positions of sequences
+  int replays = DecoderPair::kReplays;
+  std::size_t kernel_count = 0;  // of a step, where kernels hand over; 0: any
+};
+
+void check_rows(const std::vector<DecoderCase>& cases, const RowsCheck& check) {
   for (const DecoderCase& shape : cases) {
     INFO(describe(shape));
-    DecoderPair decoders(shape);
-    if (in_chains && decoders.found().hands_over()) CHECK(decoders.graph().node_count() == kChains);
+    DecoderPair decoders(shape, check.replays);
+    if (check.kernel_count > 0 && decoders.found().hands_over())
+      CHECK(decoders.graph().node_count() == check.kernel_count);
     Random random(shape.seed);
     std::vector<std::byte> cache = decoders.host().cache();
-    for (const std::int32_t first : {0, 16, 61, 1019}) {
+    for (const std::int32_t first : check.firsts) {
       INFO("from position " << first);
       std::fill(cache.begin(), cache.end(), std::byte{0xff});  // NaN, where nobody has written
       for (std::int32_t sequence = 0; sequence < shape.sequences; ++sequence)
-        fill_any_cache(cache, shape, sequence, first + 5 * sequence, random);
+        fill_any_cache(cache, shape, sequence, first + check.apart * sequence, random);
       const std::vector<float> x = random.values(std::int64_t{shape.row_count} * shape.width);
-      decoders.check_step(rows_from(shape, first, first == 61), x, cache);
+      decoders.check_step(rows_from(shape, first, check.apart, first == 61), x, cache);
       decoders.check_caches();
     }
     decoders.check_guards();
@@ -159,9 +167,42 @@ void check_rows(const std::vector<DecoderCase>& cases, bool in_chains) {
 }  // namespace
 
 TEST_CASE("steps of a few rows on CUDA equal the host's, eagerly and in a graph", "[cuda][rows]") {
-  check_rows(rows_cases(), false);
+  check_rows(rows_cases(), {});
 }
 
 TEST_CASE("steps of a few rows in chains equal the host's, eagerly and in a graph", "[cuda][rows]") {
-  check_rows(chain_cases(), true);
+  check_rows(chain_cases(), {.kernel_count = 2});
+}
+
+// Small enough for a tool that looks at each access (tests/README.md, "Sanitizers"): a chain, and logits.
+TEST_CASE("steps of a few rows in one chain equal the host's", "[cuda][race]") {
+  const DecoderCase one_sequence{.heads = 32,
+                                 .kv_heads = 32,
+                                 .head_dim = 32,
+                                 .rotated = 32,
+                                 .width = 2144,
+                                 .feed_forward = 1184,
+                                 .vocabulary = 320,
+                                 .max_positions = 1216,
+                                 .row_count = 4};
+  // A group of warps has four items of an attention.
+  check_rows({one_sequence}, {.firsts = {830}, .replays = 1, .kernel_count = 2});
+  const DecoderCase sequences{.dtype = DType::Q4_K,
+                              .second = DType::Q6_K,
+                              .heads = 40,
+                              .head_dim = 128,
+                              .rotated = 128,
+                              .width = 2304,
+                              .feed_forward = 1280,
+                              .vocabulary = 320,
+                              .window = 100,
+                              .soft_cap = 20.0f,
+                              .scale = 0.05f,
+                              .head_norms = true,
+                              .bias = true,
+                              .sequences = 3,
+                              .max_positions = 2112,
+                              .row_count = 4};
+  // Two kinds of attention; in a merge warps take part that attend, and one sequence has more chunks than a warp lanes.
+  check_rows({sequences}, {.firsts = {130}, .apart = 965, .replays = 1, .kernel_count = 2});
 }
