@@ -119,8 +119,19 @@ TEST_CASE("programs over many chunks a block equal the host", "[cuda][program]")
                          .scale = 0.02f,
                          .max_positions = 20480,
                          .seed = 92};
+  DecoderCase pairs = wide;  // of heads
+  pairs.heads = 16;
+  pairs.window = 9000;
+  pairs.soft_cap = 20.0f;
+  pairs.head_norms = true;
+  DecoderCase sevens = wide;  // cut into units, and whole
+  sevens.heads = 28;
+  sevens.kv_heads = 4;
+  DecoderCase eights = wide;
+  eights.heads = 64;
   for (const LongCase& tried : {LongCase{narrow, {1030, 2047, 2111, 2700, 4096}}, LongCase{windowed, {4095, 4150}},
-                                LongCase{wide, {15900, 16383, 16384, 20000}}}) {
+                                LongCase{wide, {15900, 16383, 16384, 20000}}, LongCase{pairs, {450, 9001, 12345}},
+                                LongCase{sevens, {500, 2000, 2300, 9000}}, LongCase{eights, {448, 4100, 8200}}}) {
     INFO(describe(tried.shape));
     DecoderPair decoders(tried.shape);
     decoders.check_positions(tried.positions);

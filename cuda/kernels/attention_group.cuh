@@ -20,18 +20,46 @@ struct GroupThread {
   int lane;
 };
 
-// Where a head's four weights of positions 16 * sixteen + 4 * i + quarter, i = 0 .. 3, lie. The order of the sixteens
-// is turned so that neither half a warp that walks one head, nor two heads at once, meet in a bank.
+// Where a head's four weights of positions 16 * sixteen + 4 * i + quarter, i = 0 .. 3, lie. Neighbours among sixteens
+// change places in every other head, so that two heads at once do not meet in a bank.
 __device__ __forceinline__ int weight_fours(int head, int quarter, int sixteen) {
-  return head * kChunkPositions + quarter * 16 + (sixteen ^ ((head & 1) * 2) ^ (quarter >> 1)) * 4;
+  return head * kChunkPositions + (sixteen ^ (head & 1)) * 16 + quarter * 4;
 }
 __device__ __forceinline__ int weight_place(int head, int position) {
   return weight_fours(head, position & 3, position >> 4) + ((position >> 2) & 3);
 }
 
-// Dots of all heads with the chunk's keys: lane (q, p) of warp w has partials 2q and 2q+1 at positions 16w+p and
-// 16w+p+8. The four lanes of a position add theirs as tree_8 does; each step also halves what a lane is left with:
-// first one of two positions, then one of two sums, then one of two heads.
+// Adds up what lane (q, p) of warp w has of dots: partials 2q and 2q+1 at positions 16w+p, `near`, and 16w+p+8, `far`.
+// The four lanes of a position add theirs as tree_8 does; each step also halves what a lane is left with: first one of
+// two positions, then one of two sums, then one of two heads.
+template <int kHeads>
+__device__ __forceinline__ void add_dots(const GroupThread& own, const float2 (&near)[kHeads],
+                                         const float2 (&far)[kHeads], float* dots) {
+  const int position = own.warp * 16 + (own.lane & 7);
+  const bool takes_far = (own.lane & 16) != 0;
+  const bool takes_odd = (own.lane & 8) != 0;
+  float sum[kHeads];
+#pragma unroll
+  for (int head = 0; head < kHeads; ++head) {
+    const float2 kept = takes_far ? far[head] : near[head];
+    const float2 sent = takes_far ? near[head] : far[head];
+    const float x = kept.x + __shfl_xor_sync(kFullWarp, sent.x, 16);
+    const float y = kept.y + __shfl_xor_sync(kFullWarp, sent.y, 16);
+    sum[head] = (takes_odd ? y : x) + __shfl_xor_sync(kFullWarp, takes_odd ? x : y, 8);
+  }
+  float* own_dots = dots + (takes_odd ? kChunkPositions : 0);
+  const int own_position = position + (takes_far ? 8 : 0);
+  const int place = weight_place(takes_odd ? 1 : 0, own_position) - (takes_odd ? kChunkPositions : 0);
+#pragma unroll
+  for (int head = 0; head < kHeads; head += 2) {
+    const int other = head + 1 < kHeads ? head + 1 : head;
+    const float dot =
+        (takes_odd ? sum[other] : sum[head]) + __shfl_xor_sync(kFullWarp, takes_odd ? sum[head] : sum[other], 8);
+    if (head + 1 < kHeads || !takes_odd) own_dots[head * kChunkPositions + place] = dot;
+  }
+}
+
+// Dots of all heads with the chunk's keys.
 template <class T, int kHeads, bool kCompact = false>
 __device__ __forceinline__ void dot_keys(const GroupThread& own, const T* keys, const float* queries, int head_dim,
                                          float* dots) {
@@ -57,27 +85,7 @@ __device__ __forceinline__ void dot_keys(const GroupThread& own, const T* keys, 
       far[head].y = exact_fma(q[1], far_key[1], far[head].y);
     }
   }
-  const bool takes_far = (own.lane & 16) != 0;
-  const bool takes_odd = (own.lane & 8) != 0;
-  float sum[kHeads];
-#pragma unroll
-  for (int head = 0; head < kHeads; ++head) {
-    const float2 kept = takes_far ? far[head] : near[head];
-    const float2 sent = takes_far ? near[head] : far[head];
-    const float x = kept.x + __shfl_xor_sync(kFullWarp, sent.x, 16);
-    const float y = kept.y + __shfl_xor_sync(kFullWarp, sent.y, 16);
-    sum[head] = (takes_odd ? y : x) + __shfl_xor_sync(kFullWarp, takes_odd ? x : y, 8);
-  }
-  float* own_dots = dots + (takes_odd ? kChunkPositions : 0);
-  const int own_position = position + (takes_far ? 8 : 0);
-  const int place = weight_place(takes_odd ? 1 : 0, own_position) - (takes_odd ? kChunkPositions : 0);
-#pragma unroll
-  for (int head = 0; head < kHeads; head += 2) {
-    const int other = head + 1 < kHeads ? head + 1 : head;
-    const float dot =
-        (takes_odd ? sum[other] : sum[head]) + __shfl_xor_sync(kFullWarp, takes_odd ? sum[head] : sum[other], 8);
-    if (head + 1 < kHeads || !takes_odd) own_dots[head * kChunkPositions + place] = dot;
-  }
+  add_dots<kHeads>(own, near, far, dots);
 }
 
 // Turns dots into e, half a warp a head, and returns mc and lc, equal in all lanes of a half. Positions first .. last
@@ -89,13 +97,16 @@ __device__ __forceinline__ ChunkSum soften(const GroupThread& own, float scale, 
   const int head = 2 * own.warp + (own.lane >> 4);
   const bool active = kHeads % 2 == 0 || head < kHeads;
   const float lowest = bits_float(0xff800000u);
+  const int position = own.lane & 15;
+  // Of even and of odd steps.
+  float* const places[2] = {weights + weight_place(head, position), weights + weight_place(head, position + 16)};
+  const auto weight = [&](int step) -> float& { return places[step % 2][weight_fours(0, 0, step - step % 2)]; };
   float e[kSteps];
   bool visible[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int position = (own.lane & 15) + 16 * step;
-    visible[step] = active && position >= first && position <= last;
-    e[step] = active ? scale * weights[weight_place(head, position)] : 0.0f;
+    visible[step] = active && position + 16 * step >= first && position + 16 * step <= last;
+    e[step] = active ? scale * weight(step) : 0.0f;
   }
   if (soft_cap != 0.0f) {
 #pragma unroll
@@ -108,9 +119,9 @@ __device__ __forceinline__ ChunkSum soften(const GroupThread& own, float scale, 
   for (int stride = 8; stride > 0; stride /= 2) highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, stride));
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const float weight = exp_of_negative(e[step] - highest);
-    e[step] = visible[step] ? weight : 0.0f;
-    if (active) weights[weight_place(head, (own.lane & 15) + 16 * step)] = e[step];
+    const float e_visible = exp_of_negative(e[step] - highest);
+    e[step] = visible[step] ? e_visible : 0.0f;
+    if (active) weight(step) = e[step];
   }
   return {highest, warp_tree<8>((e[0] + e[2]) + (e[1] + e[3]))};
 }
@@ -183,6 +194,17 @@ __device__ __forceinline__ void put_partials(const GroupThread& own, int width, 
   }
 }
 
+// tree_4 of the partials of four dimensions, `stride` floats apart.
+__device__ __forceinline__ float4 add_quarters(const float* partials, int stride) {
+  float4 part[4];
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter)
+    part[quarter] = *reinterpret_cast<const float4*>(partials + quarter * stride);
+  return make_float4(
+      (part[0].x + part[2].x) + (part[1].x + part[3].x), (part[0].y + part[2].y) + (part[1].y + part[3].y),
+      (part[0].z + part[2].z) + (part[1].z + part[3].z), (part[0].w + part[2].w) + (part[1].w + part[3].w));
+}
+
 // Calls store(head, sums) for tree_4 of the partials of the lane's four dimensions; there are `dim_count` in all.
 template <int kHeads, class Store>
 __device__ __forceinline__ void add_partials(const GroupThread& own, const float* exchange, int width, int dim_count,
@@ -192,15 +214,7 @@ __device__ __forceinline__ void add_partials(const GroupThread& own, const float
   for (int round = 0; round * kGroupWarps < kHeads; ++round) {
     const int head = round * kGroupWarps + own.warp;
     if (head >= head_count) break;
-    const float* parts = exchange + head * width + 4 * own.lane;
-    float4 part[4];
-#pragma unroll
-    for (int quarter = 0; quarter < 4; ++quarter)
-      part[quarter] = *reinterpret_cast<const float4*>(parts + quarter * kHeads * width);
-    store(head, make_float4((part[0].x + part[2].x) + (part[1].x + part[3].x),
-                            (part[0].y + part[2].y) + (part[1].y + part[3].y),
-                            (part[0].z + part[2].z) + (part[1].z + part[3].z),
-                            (part[0].w + part[2].w) + (part[1].w + part[3].w)));
+    store(head, add_quarters(exchange + head * width + 4 * own.lane, kHeads * width));
   }
 }
 

@@ -6,6 +6,7 @@
 // Twin     engine/host: the same operations in the same order (engine/README.md).
 #include <algorithm>
 
+#include "cuda/kernels/program_attention_wide.cuh"
 #include "cuda/kernels/program_builder.cuh"
 #include "cuda/kernels/program_finish.cuh"
 #include "cuda/kernels/program_host.cuh"

@@ -4,11 +4,11 @@
 //
 // Items are those of attention_decode.cu: a chunk for one unit of query heads, in the order (unit, chunk); a block
 // takes an equal part of them, its groups take turns. An item is two stages of the ring, its keys and its values, whose
-// place serves the exchange of partial sums when they are read. Values are copied behind the keys of the item two
-// further on: groups work about a quarter of an item apart, and it is then that the places of both are free. A group
-// that begins a unit turns the unit's queries itself. A unit's last chunk holds the position of the row, which nobody
-// has written to the cache yet when it is copied: whoever has that item puts it in its place, and one of them into the
-// cache.
+// place serves the exchange of partial sums when they are read. The keys of an item for each group come first, then
+// their values: while groups read the ones, the others arrive. A group that begins a unit turns the unit's queries
+// itself. A unit's last chunk holds the position of the row, which nobody has written to the cache yet when it is
+// copied: whoever has that item puts it in its place, and one of them into the cache. Heads of 128 elements attend by
+// program_attention_wide.cuh where they can.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -21,7 +21,6 @@
 namespace genai::cuda {
 
 inline constexpr int kItemStages = 2;
-inline constexpr int kValuesBehind = 2;     // items
 inline constexpr int kAttentionWindow = 4;  // stages on their way: smaller copies than those of weights
 
 // Shared memory of a group: queries [head][D], weights [head][64].
@@ -82,39 +81,77 @@ struct AttentionItems {
   }
 };
 
-// The stages of the ring in which they come, from `first_stage` on.
-__device__ __forceinline__ int keys_stage(int first_stage, int index) {
-  return first_stage + index + max(index - kValuesBehind, 0);
-}
-__device__ __forceinline__ int values_stage(int first_stage, int index, int item_count) {
-  return first_stage + index + min(index + kValuesBehind + 1, item_count);
-}
+// The stages of the ring in which the keys and the values of item `index` of `item_count` come, from `first_stage` on:
+// the keys of one item for each group, then their values.
+struct ItemStages {
+  int keys;
+  int values;
+
+  __device__ __forceinline__ ItemStages(int first_stage, int index, int item_count) {
+    const int of_groups = index % kProgramGroups;
+    keys = first_stage + kItemStages * (index - of_groups) + of_groups;
+    values = keys + min(item_count - (index - of_groups), kProgramGroups);
+  }
+};
 
 // Stages that the operation takes in this block, from the next one on.
 __device__ __forceinline__ int attention_stages(const ProgramAttention& op, const StepRow& row) {
   return kItemStages * AttentionItems(op, row).count;
 }
 
-// The warp that copies. The cache must have what earlier launches wrote.
+// Where the keys, or the values, of one item after the other lie.
+class ItemCopies {
+ public:
+  __device__ __forceinline__ ItemCopies(const ProgramAttention& op, const StepRow& row, const AttentionItems& items,
+                                        bool of_values)
+      : op_(op), items_(items), sequence_(row.sequence), of_values_(of_values), item_(items.at(0)), source_(place()) {}
+
+  __device__ __forceinline__ const unsigned char* next() {
+    const unsigned char* source = source_;
+    source_ += op_.kind.cache.chunk_bytes;
+    if (++item_.chunk == items_.span.count) {
+      item_ = {item_.unit + 1, 0};
+      source_ = place();
+    }
+    return source;
+  }
+
+ private:
+  __device__ __forceinline__ const unsigned char* place() const {
+    const CacheHead<std::uint16_t> cache =
+        program_cache_head(op_, sequence_, items_.span.first_chunk + item_.chunk,
+                           unit_at(op_.kind.units_of(items_.small), item_.unit).kv_head);
+    return reinterpret_cast<const unsigned char*>(of_values_ ? cache.values : cache.keys);
+  }
+
+  const ProgramAttention& op_;
+  const AttentionItems& items_;
+  int sequence_;
+  bool of_values_;
+  AttentionItem item_;
+  const unsigned char* source_;
+};
+
+// The warp that copies, of which one lane acts: what a copy takes from one place in the ring being free to the next
+// request is time in which the memory does less. The cache must have what earlier launches wrote.
 __device__ __forceinline__ void feed_attention(const ProgramAttention& op, const StepRow& row, int product_window,
                                                RingFeeder& feeder) {
   const AttentionItems items(op, row);
   const unsigned bytes = static_cast<unsigned>(kChunkPositions * op.kind.cache.head_dim * 2);
-  const auto place = [&](AttentionItem& item) {  // of the item, which becomes the next one
-    const CacheHead<std::uint16_t> cache =
-        program_cache_head(op, row.sequence, items.span.first_chunk + item.chunk,
-                           unit_at(op.kind.units_of(items.small), item.unit).kv_head);
-    if (++item.chunk == items.span.count) item = {item.unit + 1, 0};
-    return cache;
-  };
-  AttentionItem of_keys = items.at(0);
-  AttentionItem of_values = of_keys;
   feeder.set_window(kAttentionWindow);
+  if (own_lane() == 0) {
+    ItemCopies keys(op, row, items, false);
+    ItemCopies values(op, row, items, true);
 #pragma unroll 1
-  for (int index = 0; index < items.count + kValuesBehind; ++index) {
-    if (index < items.count) feeder.copy_each(place(of_keys).keys, bytes, 1);
-    if (index >= kValuesBehind) feeder.copy_each(place(of_values).values, bytes, 1);
+    for (int first = 0; first < items.count; first += kProgramGroups) {
+      const int count = min(items.count - first, kProgramGroups);
+#pragma unroll 1
+      for (int i = 0; i < kItemStages * count; ++i) feeder.copy_one(i < count ? keys.next() : values.next(), bytes);
+    }
+  } else {
+    feeder.pass(kItemStages * items.count);
   }
+  __syncwarp();
   feeder.set_window(product_window);
 }
 
@@ -275,18 +312,17 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
   bool begins_unit = true;
 #pragma unroll 1
   for (; index < items.count; index += kProgramGroups) {
-    const int keys = keys_stage(keep(first_stage), index);
-    const int values = values_stage(keep(first_stage), index, items.count);
-    begin_item<kHeads>(attention, item, begins_unit, keys, values);
-    attention.ring.wait_full(keys);
+    const ItemStages stages(keep(first_stage), index, items.count);
+    begin_item<kHeads>(attention, item, begins_unit, stages.keys, stages.values);
+    attention.ring.wait_full(stages.keys);
     dot_keys<std::uint16_t, kHeads>(ConsumerThread().own,
-                                    reinterpret_cast<const std::uint16_t*>(attention.ring.slot(keys)),
+                                    reinterpret_cast<const std::uint16_t*>(attention.ring.slot(stages.keys)),
                                     attention.queries(), attention.op.kind.cache.head_dim, attention.weights());
-    release_stage(attention.ring, keys);
+    release_stage(attention.ring, stages.keys);
     attention.barrier();
     weigh_scores<kHeads>(attention, item);
     attention.barrier();
-    weigh_values<kHeads>(attention, item, values);
+    weigh_values<kHeads>(attention, item, stages.values);
     begins_unit = false;
     const int count = attention.span().count;
     for (item.chunk += kProgramGroups; item.chunk >= count; item.chunk -= count) {
@@ -296,12 +332,8 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
   }
 }
 
-// All threads that consume; the block's area is free before, and each group's is again behind it. `first_stage` as for
-// attention_stages.
-__device__ __forceinline__ void attend(const ProgramAttention& op, const AttentionStep& step, const ProgramRing& ring,
-                                       int first_stage) {
-  const Attention attention = {op, step, ring, AttentionItems(op, step.row).small};
-  switch (op.kind.units_of(attention.small).unit_heads) {
+__device__ __forceinline__ void attend_any(const Attention& attention, int first_stage) {
+  switch (attention.op.kind.units_of(attention.small).unit_heads) {
     case 1:
       return attend_units<1>(attention, first_stage);
     case 2:

@@ -69,6 +69,14 @@ class RingFeeder {
     }
     stage_ += __popc(acting);
   }
+  // A stage by one lane; the others pass.
+  __device__ __forceinline__ void copy_one(const void* source, unsigned bytes) {
+    wait_empty(stage_);
+    if (stage_ >= window_) wait_shared(full_address(stage_ - window_), full_parity(stage_ - window_));
+    load_stage(stage_, source, bytes);
+    ++stage_;
+  }
+  __device__ __forceinline__ void pass(int stages) { stage_ += stages; }
 
  private:
   __device__ __forceinline__ unsigned full_address(int stage) const {

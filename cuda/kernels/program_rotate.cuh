@@ -111,6 +111,11 @@ class HeadTurn {
   float2 turn_[kHeadElements / 2];  // (cosine, sine) of the lane's pairs 32 * k + lane
 };
 
+// Where element i of a key or a value lies in a chunk of a head's.
+__device__ __forceinline__ int position_place(bool is_key, int slot, int head_dim, int i) {
+  return is_key ? (i / 8 * kChunkPositions + slot) * 8 + i % 8 : slot * head_dim + i;
+}
+
 // A key or a value into its place in a chunk of the head's, in shared memory and, where it `stores`, in the cache. One
 // warp, whose `staged` it is.
 __device__ __forceinline__ void put_position(const float* staged, bool is_key, int slot, int head_dim, bool stores,
@@ -118,7 +123,7 @@ __device__ __forceinline__ void put_position(const float* staged, bool is_key, i
 #pragma unroll 1
   for (int i = own_lane(); i < head_dim; i += kWarpLanes) {
     const std::uint16_t half = float_to_half(staged[i]);
-    const int place = is_key ? (i / 8 * kChunkPositions + slot) * 8 + i % 8 : slot * head_dim + i;
+    const int place = position_place(is_key, slot, head_dim, i);
     shared[place] = half;
     if (stores) global[place] = half;
   }
