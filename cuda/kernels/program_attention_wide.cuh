@@ -26,11 +26,11 @@ struct alignas(16) WideUnit {
   int head_count;
 };
 
-// Of half of the groups; a unit lies in each. Halves are where those of the merge are.
+// Shared memory of half of the groups, a half of the area, as the merge has it; a unit lies in each.
 struct WideHalf {
   WideUnit unit;
   float weights[kProgramGroups / kWideUnits][kMaxUnitHeads * kChunkPositions];
-  unsigned char more[kAttentionAreaBytes / kWideUnits - sizeof(WideUnit) - sizeof(weights)];
+  unsigned char rest[kAttentionAreaBytes / kWideUnits - sizeof(WideUnit) - sizeof(weights)];
 };
 static_assert(kWideUnits == 2 && kWideUnits * sizeof(WideHalf) == kAttentionAreaBytes);
 static_assert(kGroupWarps * kWideHead <= kMaxUnitHeads * kChunkPositions, "a head a warp, in the place of weights");
@@ -43,9 +43,10 @@ struct WideAttention {
 
   __device__ __forceinline__ WideHalf& half(int index) const { return reinterpret_cast<WideHalf*>(step.area)[index]; }
   __device__ __forceinline__ WideUnit& unit(int index) const { return half(index).unit; }
-  // Where all items are of one unit, each half has all of it.
-  __device__ __forceinline__ int other(int index) const { return unit_count() == 1 ? 1 : index; }
-  __device__ __forceinline__ int unit_for(int unit) const {
+  // Where all items are of one unit, each half has all of it: the second place of what is prepared of unit `index`, and
+  // the place from which the thread's group takes a unit.
+  __device__ __forceinline__ int second_place(int index) const { return unit_count() == 1 ? 1 : index; }
+  __device__ __forceinline__ int place_of(int unit) const {
     return unit_count() == 1 ? ConsumerThread().group / (kProgramGroups / kWideUnits) : unit - first_unit();
   }
   __device__ __forceinline__ float* weights() const {
@@ -76,13 +77,13 @@ __device__ __forceinline__ void prepare_query(const WideAttention& attention, in
   turn(op, staged);
   __syncwarp();
   float* query = attention.unit(index).queries + head * kWideQueryFloats;
-  float* other_query = attention.unit(attention.other(index)).queries + head * kWideQueryFloats;
+  float* second_query = attention.unit(attention.second_place(index)).queries + head * kWideQueryFloats;
   const bool stores = op.call.stores_q && attention.has_own(attention.first_unit() + index);
 #pragma unroll
   for (int k = 0; k < kHeadElements; ++k) {
     const int element = head_element(lane, k);
     query[wide_query_place(element)] = staged[element];
-    other_query[wide_query_place(element)] = staged[element];
+    second_query[wide_query_place(element)] = staged[element];
     if (stores) op.kind.q_out[first + element] = staged[element];
   }
 }
@@ -109,7 +110,7 @@ __device__ __forceinline__ void prepare_own(const WideAttention& attention, int 
     const int element = head_element(own_lane(), k);
     const std::uint16_t half = float_to_half(staged[element]);
     attention.unit(index).own[is_key ? 0 : 1][element] = half;
-    attention.unit(attention.other(index)).own[is_key ? 0 : 1][element] = half;
+    attention.unit(attention.second_place(index)).own[is_key ? 0 : 1][element] = half;
     if (stores) cached[position_place(is_key, slot, kWideHead, element)] = half;
   }
 }
@@ -192,7 +193,7 @@ __device__ __forceinline__ void attend_wide_items(const WideAttention& attention
   AttentionItem item = items.at(ConsumerThread().group);
 #pragma unroll 1
   for (int index = ConsumerThread().group; index < items.count; index += kProgramGroups) {
-    const WideUnit& unit = attention.unit(attention.unit_for(item.unit));
+    const WideUnit& unit = attention.unit(attention.place_of(item.unit));
     const bool has_own = item.chunk + 1 == items.span.count;
     const ItemStages stages(keep(first_stage), index, items.count);
     const int first = items.span.first_in(item.chunk);

@@ -69,7 +69,7 @@ class RingFeeder {
     }
     stage_ += __popc(acting);
   }
-  // A stage by one lane; the others pass.
+  // A stage, by one lane; the others let as many pass.
   __device__ __forceinline__ void copy_one(const void* source, unsigned bytes) {
     wait_empty(stage_);
     if (stage_ >= window_) wait_shared(full_address(stage_ - window_), full_parity(stage_ - window_));
