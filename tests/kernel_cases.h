@@ -368,7 +368,6 @@ inline std::vector<float> run_attention(Device& device, const AttentionCase& sha
   return result;
 }
 
-// Chunk edges, windows, soft caps, shared heads, both cache types; one row, rows in order, rows of several sequences.
 // Rows of one sequence, one position after the other.
 inline std::vector<StepRow> rows_of(std::int32_t count, std::int32_t first, std::int32_t sequence = 0) {
   std::vector<StepRow> rows;
@@ -376,6 +375,7 @@ inline std::vector<StepRow> rows_of(std::int32_t count, std::int32_t first, std:
   return rows;
 }
 
+// Chunk edges, windows, soft caps, shared heads, both cache types; one row, rows in order, rows of several sequences.
 inline std::vector<AttentionCase> attention_cases() {
   std::vector<AttentionCase> cases;
   std::uint64_t seed = 1;

@@ -205,17 +205,25 @@ __device__ __forceinline__ float4 add_quarters(const float* partials, int stride
       (part[0].z + part[2].z) + (part[1].z + part[3].z), (part[0].w + part[2].w) + (part[1].w + part[3].w));
 }
 
+// Calls take(head) for the heads own.warp + 4k of `head_count`.
+template <int kHeads, class Take>
+__device__ __forceinline__ void for_own_heads(const GroupThread& own, int head_count, const Take& take) {
+#pragma unroll
+  for (int round = 0; round * kGroupWarps < kHeads; ++round) {
+    const int head = round * kGroupWarps + own.warp;
+    if (head >= head_count) break;
+    take(head);
+  }
+}
+
 // Calls store(head, sums) for tree_4 of the partials of the lane's four dimensions; there are `dim_count` in all.
 template <int kHeads, class Store>
 __device__ __forceinline__ void add_partials(const GroupThread& own, const float* exchange, int width, int dim_count,
                                              int head_count, const Store& store) {
   if (4 * own.lane >= dim_count) return;
-#pragma unroll
-  for (int round = 0; round * kGroupWarps < kHeads; ++round) {
-    const int head = round * kGroupWarps + own.warp;
-    if (head >= head_count) break;
+  for_own_heads<kHeads>(own, head_count, [&](int head) {
     store(head, add_quarters(exchange + head * width + 4 * own.lane, kHeads * width));
-  }
+  });
 }
 
 }  // namespace genai::cuda

@@ -44,6 +44,11 @@ __device__ __forceinline__ Unit unit_at(const HeadUnits& units, int index) {
   return {kv_head, kv_head * units.heads_per_kv + first, min(units.heads_per_kv - first, units.unit_heads)};
 }
 
+// Whether it is its key-value head's first one, which stores keys and values for all.
+__device__ __forceinline__ bool leads_kv_head(const HeadUnits& units, const Unit& unit) {
+  return unit.first_head == unit.kv_head * units.heads_per_kv;
+}
+
 // The chunks that a row sees, counted from the first one that it sees.
 struct ChunkSpan {
   VisibleRange visible;

@@ -81,16 +81,13 @@ __device__ __forceinline__ void weigh_wide_values(const GroupThread& own, std::u
         make_float4(sum[head][0], sum[head][1], sum[head][2], sum[head][3]);
 }
 
-// Calls store(head, sums) with oc at the lane's four dimensions, for heads own.warp + 4k.
+// As add_partials().
 template <int kHeads, class Store>
 __device__ __forceinline__ void add_wide_partials(const GroupThread& own, const float* partials, int head_count,
                                                   const Store& store) {
-#pragma unroll
-  for (int round = 0; round * kGroupWarps < kHeads; ++round) {
-    const int head = round * kGroupWarps + own.warp;
-    if (head >= head_count) break;
+  for_own_heads<kHeads>(own, head_count, [&](int head) {
     store(head, add_quarters(partials + wide_output_place(head, 0, 4 * own.lane), wide_output_place(0, 1, 0)));
-  }
+  });
 }
 
 }  // namespace genai::cuda

@@ -245,8 +245,7 @@ __device__ __forceinline__ void begin_item(const Attention& attention, const Att
   if (has_own && (own.warp == kKeyWarp || own.warp == kValueWarp)) {
     const bool is_key = own.warp == kKeyWarp;
     put_own_position(op, attention.step, attention.ring, is_key ? OwnPart::key : OwnPart::value,
-                     is_key ? keys_stage : values_stage, unit.kv_head,
-                     unit.first_head == unit.kv_head * op.kind.units.heads_per_kv,
+                     is_key ? keys_stage : values_stage, unit.kv_head, leads_kv_head(op.kind.units, unit),
                      attention.weights() + (is_key ? 0 : kMaxProgramHeadDim));
   }
   float* queries = attention.queries();

@@ -104,7 +104,7 @@ __device__ __forceinline__ void prepare_own(const WideAttention& attention, int 
       program_cache_head(op, attention.step.row.sequence, position / kChunkPositions, unit.kv_head);
   std::uint16_t* cached = is_key ? cache.keys : cache.values;
   const int slot = position % kChunkPositions;
-  const bool stores = unit.first_head == unit.kv_head * op.kind.units.heads_per_kv;
+  const bool stores = leads_kv_head(op.kind.units, unit);
 #pragma unroll
   for (int k = 0; k < kHeadElements; ++k) {
     const int element = head_element(own_lane(), k);

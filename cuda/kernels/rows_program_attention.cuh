@@ -111,7 +111,7 @@ __device__ __forceinline__ void describe_item(const PassAttention& attention, co
   item.first_in = static_cast<std::int16_t>(span.first_in(chunk));
   item.last_in = static_cast<std::int16_t>(span.last_in(chunk));
   item.ends_row = chunk + 1 == span.count;
-  item.leads_kv_head = unit.first_head == unit.kv_head * units.heads_per_kv;
+  item.leads_kv_head = leads_kv_head(units, unit);
   unsigned rows = 0;
 #pragma unroll 1
   for (int m = 0; m < attention.program.row_count; ++m) {
