@@ -71,17 +71,15 @@ __device__ __forceinline__ void feed_program(const RowProgram& program, unsigned
   }
 }
 
-// How far the consumers are. All else about them is computed anew for each operation: kept, it would take registers
-// from sums.
-struct Progress {
-  unsigned launch;
-  int stage;
-  int round;
-};
+__device__ __forceinline__ volatile Progress& progress_of(const RowProgram& program, unsigned char* shared) {
+  return *(reinterpret_cast<volatile Progress*>(shared + program.layout.progress) + own_warp());
+}
 
-__device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsigned char* shared,
-                                                const Progress& progress) {
+// All about a consumer that is not its progress is computed anew for each operation: kept, it would take registers from
+// sums.
+__device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsigned char* shared) {
   const ProgramLayout& layout = program.layout;
+  const volatile Progress& progress = progress_of(program, shared);
   const int warp = own_warp();
   Consumer consumer;
   consumer.ring = ring_of(program, shared);
@@ -97,26 +95,50 @@ __device__ __forceinline__ Consumer consumer_of(const RowProgram& program, unsig
 }
 
 template <DType kFirst, DType kSecond>
+__device__ __forceinline__ void consume_product(const RowProgram& program, const ProgramOp& op, unsigned char* shared) {
+  const ProgramProduct product = program.product(op);
+  Consumer consumer = consumer_of(program, shared);
+  consume_product<kFirst, kSecond>(product, share_of(program, shared, product.kind), consumer);
+  volatile Progress& progress = progress_of(program, shared);
+  progress.stage = consumer.stage;
+  progress.round = consumer.round;
+  if (product.call.host_rows >= 0) wait_until_asked(product, consumer.exchange);
+}
+
+__device__ __forceinline__ AttentionStep attention_step(const RowProgram& program, unsigned char* shared) {
+  return {program.handover, *program.rows, progress_of(program, shared).launch, shared + program.layout.scales};
+}
+
+__device__ __forceinline__ void attend(const RowProgram& program, const ProgramOp& op, unsigned char* shared) {
+  const ProgramAttention attention = program.attention(op);
+  const AttentionStep step = attention_step(program, shared);
+  volatile Progress& progress = progress_of(program, shared);
+  const int first_stage = progress.stage;
+  progress.stage = first_stage + attention_stages(attention, step.row);
+  attend(attention, step, ring_of(program, shared), first_stage);
+}
+
+template <DType kFirst, DType kSecond>
 __device__ __forceinline__ void consume_program(const RowProgram& program, unsigned char* shared, unsigned launch) {
-  Progress progress = {launch, 0, 0};
+  volatile Progress& first = progress_of(program, shared);
+  first.launch = launch;
+  first.stage = 0;
+  first.round = 0;
+  first.op = 0;
 #pragma unroll 1
-  for (int index = 0; index < program.op_count; ++index) {
+  while (true) {
+    volatile Progress& progress = progress_of(program, shared);
+    const int index = progress.op;
+    if (index >= program.op_count) return;
+    progress.op = index + 1;
     const ProgramOp& op = program.ops[index];
     if (op.type == ProgramOpKind::product) {
-      const ProgramProduct product = program.product(op);
-      Consumer consumer = consumer_of(program, shared, progress);
-      consume_product<kFirst, kSecond>(product, share_of(program, shared, product.kind), consumer);
-      progress.stage = consumer.stage;
-      progress.round = consumer.round;
-      if (product.call.host_rows >= 0) wait_until_asked(product, consumer.exchange);
+      consume_product<kFirst, kSecond>(program, op, shared);
       continue;
     }
-    const AttentionStep step = {program.handover, *program.rows, progress.launch, shared + program.layout.scales};
     consumer_barrier();  // the area is free
-    const ProgramAttention attention = program.attention(op);
-    attend(attention, step, ring_of(program, shared), progress.stage);
-    progress.stage += attention_stages(attention, step.row);
-    merge_chunks(attention, step);
+    attend(program, op, shared);
+    merge_chunks(program.attention(program.ops[progress_of(program, shared).op - 1]), attention_step(program, shared));
   }
 }
 

@@ -164,6 +164,15 @@ struct ProgramAttention {
   }
 };
 
+// How far a consuming warp is. In shared memory, and read where it is needed: in registers attention would spill it,
+// and what is spilled takes a microsecond to come back, as hardly any first-level cache is left beside shared memory.
+struct alignas(16) Progress {
+  unsigned launch;
+  int op;
+  int stage;
+  int round;
+};
+
 // Offsets in dynamic shared memory. The ring is at 0.
 struct ProgramLayout {
   int slot_bytes;
@@ -173,6 +182,7 @@ struct ProgramLayout {
   int staged;    // floats of a row that has a norm, behind its quants
   int reduce;    // the norm's partial sums
   int exchange;  // ProgramExchange
+  int progress;  // [consuming warp] Progress
   int shares;    // [kind of product] BlockShare
   int barriers;
   int total;

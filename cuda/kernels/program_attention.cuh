@@ -332,23 +332,10 @@ __device__ __forceinline__ void attend_units(const Attention& attention, int fir
 }
 
 __device__ __forceinline__ void attend_any(const Attention& attention, int first_stage) {
-  switch (attention.op.kind.units_of(attention.small).unit_heads) {
-    case 1:
-      return attend_units<1>(attention, first_stage);
-    case 2:
-      return attend_units<2>(attention, first_stage);
-    case 3:
-      return attend_units<3>(attention, first_stage);
-    case 4:
-      return attend_units<4>(attention, first_stage);
-    case 5:
-      return attend_units<5>(attention, first_stage);
-    case 6:
-    case 7:
-      return attend_units<7>(attention, first_stage);
-    default:
-      return attend_units<8>(attention, first_stage);
-  }
+  const int heads = attention.op.kind.units_of(attention.small).unit_heads;
+  if (heads <= 4) return attend_units<4>(attention, first_stage);
+  if (heads <= 7) return attend_units<7>(attention, first_stage);
+  attend_units<8>(attention, first_stage);
 }
 
 }  // namespace genai::cuda

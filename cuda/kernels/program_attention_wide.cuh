@@ -228,7 +228,6 @@ __device__ __forceinline__ void attend(const ProgramAttention& op, const Attenti
   switch (op.kind.units_of(items.small).unit_heads) {
     case 1:
     case 2:
-      return attend_wide_items<2>(attention, first_stage);
     case 3:
     case 4:
       return attend_wide_items<4>(attention, first_stage);

@@ -385,7 +385,8 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   constexpr int kReduce = kVectorThreads / 2 * 4;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
   const int shares = (share_numbers_ + 1) / 2 * 2 * static_cast<int>(sizeof(int));  // barriers follow
-  const int others = area + kReduce + exchange + shares + kProgramBarriers * 8;
+  constexpr int kProgress = kConsumerThreads / 32 * static_cast<int>(sizeof(Progress));
+  const int others = area + kReduce + exchange + kProgress + shares + kProgramBarriers * 8;
   ProgramLayout layout = {};
   layout.slot_bytes = std::max((whole_shared_bytes(traits_) - others) / kRingSlots / 128 * 128, 0);
   layout.scales = kRingSlots * layout.slot_bytes;
@@ -394,7 +395,8 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   layout.staged = layout.quants + normed_quants;
   layout.reduce = layout.scales + area;
   layout.exchange = layout.reduce + kReduce;
-  layout.shares = layout.exchange + exchange;
+  layout.progress = layout.exchange + exchange;
+  layout.shares = layout.progress + kProgress;
   layout.barriers = layout.shares + shares;
   layout.total = layout.barriers + kProgramBarriers * 8;
   return layout;
