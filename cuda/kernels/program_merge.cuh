@@ -22,9 +22,6 @@ inline constexpr int kLaneDims = 4;                                      // by o
 inline constexpr int kLoadChunks = kWarpLanes * kLaneDims / kSliceDims;  // by one load of a warp
 inline constexpr int kBatchLoads = kMergeBatch / kLoadingWarps / kLoadChunks;
 inline constexpr int kAddedChunks = 16;  // by straight code
-// Added up for nothing, from the second places of outputs and of weights: these are written when the first batch is
-// there.
-inline constexpr int kRehearsedChunk = kWeightGroup + kMergeBatch;
 inline constexpr int kProgramHalves = kProgramGroups / 2;
 inline constexpr int kHalfWarps = 2 * kProgramGroupWarps;
 static_assert(kSliceDims == kWarpLanes && kMergingWarps <= kHalfWarps);
@@ -144,21 +141,17 @@ __device__ __forceinline__ void bring_weights(unsigned* source, int chunk_count,
   };
   ask(0);
   float before = lowest;
-  // A first round without a chunk, so that the code is there when it is needed.
 #pragma unroll 1
-  for (int first = -kWeightGroup; first < chunk_count; first += kWeightGroup) {
+  for (int first = 0; first < chunk_count; first += kWeightGroup) {
     constexpr int kCount = kWeightGroup / kWarpLanes;  // chunks of a lane
-    const bool rehearses = first < 0;
-    if (!rehearses && first % kStagedChunks == 0) stage(first);
+    if (first % kStagedChunks == 0) stage(first);
     ChunkSum own_sums[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       own_sums[i] = {lowest, 0.0f};
-      if (!rehearses && first + lane * kCount + i < chunk_count)
-        own_sums[i] = places.sums[first % kStagedChunks + lane * kCount + i];
+      if (first + lane * kCount + i < chunk_count) own_sums[i] = places.sums[first % kStagedChunks + lane * kCount + i];
     }
-    merge_weights(own_sums, before, places.weights + (max(first, 0) / kWeightGroup & 1) * kWeightGroup);
-    if (rehearses) continue;
+    merge_weights(own_sums, before, places.weights + (first / kWeightGroup & 1) * kWeightGroup);
     // The place of the next group's weights is free once this group's first batch has begun.
     if (first > 0) merging_barrier(places.half);
     merging_barrier(places.half);
@@ -166,19 +159,20 @@ __device__ __forceinline__ void bring_weights(unsigned* source, int chunk_count,
   if (merge_batches(chunk_count) % kWeightBatches == 0) merging_barrier(places.half);
 }
 
-// The output of chunks from `first` on at the lane's dimension; `waits`: for them to be there.
-__device__ __forceinline__ float add_chunks(int first, int chunk_count, const MergePlaces& places, bool waits) {
+// The output of all chunks at the lane's dimension.
+__device__ __forceinline__ float add_chunks(int chunk_count, const MergePlaces& places) {
   const float* own = places.outputs + own_lane();
   MergeState state = {0.0f, 0.0f};
+  int first = 0;
 #pragma unroll 1
   for (; first + kAddedChunks <= chunk_count; first += kAddedChunks) {
-    if (waits && first % kMergeBatch == 0) merging_barrier(places.half);
+    if (first % kMergeBatch == 0) merging_barrier(places.half);
     float outputs[kAddedChunks];
 #pragma unroll
     for (int k = 0; k < kAddedChunks; ++k) outputs[k] = own[(first % (2 * kMergeBatch) + k) * kSliceDims];
     merge_batch(state, outputs, places.weights + first % (2 * kWeightGroup));
   }
-  if (waits && first < chunk_count && first % kMergeBatch == 0) merging_barrier(places.half);
+  if (first < chunk_count && first % kMergeBatch == 0) merging_barrier(places.half);
 #pragma unroll 1
   for (; first < chunk_count; ++first)
     state.add(own[first % (2 * kMergeBatch) * kSliceDims], places.weights[first % (2 * kWeightGroup)]);
@@ -206,15 +200,9 @@ __device__ __forceinline__ void merge_chunks(const ProgramAttention& op, const A
     const int slice = item - head * words.slices;
     const int dim = slice * kSliceDims + lane;
     if (warp == 0) {
-      // Once for nothing, so that the code is there when it is needed.
-#pragma unroll 1
-      for (int pass = item < kProgramHalves * static_cast<int>(gridDim.x) ? 0 : 1; pass < 2; ++pass) {
-        const bool counts = pass == 1;
-        const float out = add_chunks(counts ? 0 : kRehearsedChunk,
-                                     counts ? chunk_count : kRehearsedChunk + kAddedChunks, places, counts);
-        if (vector.quantized_width != 0) hand_over_block(vector, step.words(), item, out, counts);
-        if (counts && dim < head_dim) store_output(vector, step.words(), op.kind.out, head * head_dim + dim, out);
-      }
+      const float out = add_chunks(chunk_count, places);
+      if (vector.quantized_width != 0) hand_over_block(vector, step.words(), item, out);
+      if (dim < head_dim) store_output(vector, step.words(), op.kind.out, head * head_dim + dim, out);
     } else if (warp == 1) {
       bring_weights(words.sum(head, slice, 0), chunk_count, places);
     } else {

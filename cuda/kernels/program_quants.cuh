@@ -38,15 +38,13 @@ __device__ __forceinline__ void store_next(const ProgramOutput& vector, unsigned
   if (vector.before >= 0) store_word(words + place - vector.words + vector.before, kNoWord);
 }
 
-// A block of 32, a value a lane, by a whole warp. Where it does not publish it, it only has the code fetched.
-__device__ __forceinline__ void hand_over_block(const ProgramOutput& vector, unsigned* words, int block, float value,
-                                                bool publishes = true) {
+// A block of 32, a value a lane, by a whole warp.
+__device__ __forceinline__ void hand_over_block(const ProgramOutput& vector, unsigned* words, int block, float value) {
   const int lane = own_lane();
   const RoundedBlock rounded(value);
   const QuantizedWords at(vector);
   // Lanes 0, 4, ... have four quants, lane 1 the scale, lane 2 the sum.
   const int quad = lane / 4;
-  if (!publishes) return;
   if (lane % 4 == 0)
     store_next(vector, words, at.quants + block * 8 + quad % 4 * 2 + quad / 4, rounded.four ^ kQuantTurn);
   else if (lane <= 2)
