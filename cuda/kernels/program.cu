@@ -100,6 +100,7 @@ __device__ __forceinline__ void consume_product(const RowProgram& program, const
   Consumer consumer = consumer_of(program, shared);
   consume_product<kFirst, kSecond>(product, share_of(program, shared, product.kind), consumer);
   volatile Progress& progress = progress_of(program, shared);
+  __syncwarp();
   progress.stage = consumer.stage;
   progress.round = consumer.round;
   if (product.call.host_rows >= 0) wait_until_asked(product, consumer.exchange);
@@ -114,6 +115,7 @@ __device__ __forceinline__ void attend(const RowProgram& program, const ProgramO
   const AttentionStep step = attention_step(program, shared);
   volatile Progress& progress = progress_of(program, shared);
   const int first_stage = progress.stage;
+  __syncwarp();
   progress.stage = first_stage + attention_stages(attention, step.row);
   attend(attention, step, ring_of(program, shared), first_stage);
 }
@@ -128,8 +130,10 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
 #pragma unroll 1
   while (true) {
     volatile Progress& progress = progress_of(program, shared);
+    __syncwarp();  // what the last operation has left is there
     const int index = progress.op;
     if (index >= program.op_count) return;
+    __syncwarp();
     progress.op = index + 1;
     const ProgramOp& op = program.ops[index];
     if (op.type == ProgramOpKind::product) {

@@ -166,6 +166,7 @@ struct ProgramAttention {
 
 // How far a consuming warp is. In shared memory, and read where it is needed: in registers attention would spill it,
 // and what is spilled takes a microsecond to come back, as hardly any first-level cache is left beside shared memory.
+// All lanes write the same, and meet between reading and writing.
 struct alignas(16) Progress {
   unsigned launch;
   int op;
