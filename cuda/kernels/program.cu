@@ -142,6 +142,7 @@ __device__ __forceinline__ void consume_program(const RowProgram& program, unsig
     }
     consumer_barrier();  // the area is free
     attend(program, op, shared);
+    // The operation is asked for anew: attention keeps nothing of it.
     merge_chunks(program.attention(program.ops[progress_of(program, shared).op - 1]), attention_step(program, shared));
   }
 }
