@@ -28,7 +28,8 @@ namespace genai::cuda {
 inline constexpr int kProgramGroups = 4;
 inline constexpr int kProgramGroupWarps = 4;
 inline constexpr int kConsumerThreads = kProgramGroups * kProgramGroupWarps * 32;
-inline constexpr int kFinishingWarp = kConsumerThreads / 32;
+inline constexpr int kConsumerWarps = kConsumerThreads / 32;
+inline constexpr int kFinishingWarp = kConsumerWarps;
 inline constexpr int kCopyingWarp = kFinishingWarp + 1;
 inline constexpr int kProgramThreads = (kCopyingWarp + 1) * 32;
 

@@ -119,11 +119,10 @@ __device__ __forceinline__ void prepare_own(const WideAttention& attention, int 
 template <int kHeads>
 __device__ __forceinline__ void prepare_items(const WideAttention& attention) {
   constexpr int kUnitTasks = kHeads + 2;
-  constexpr int kWarps = kConsumerThreads / kWarpLanes;
   const int warp = own_warp();
   float* staged = attention.weights() + warp % kGroupWarps * kWideHead;
 #pragma unroll 1
-  for (int task = warp; task < attention.unit_count() * kUnitTasks; task += kWarps) {
+  for (int task = warp; task < attention.unit_count() * kUnitTasks; task += kConsumerWarps) {
     const int index = task / kUnitTasks;
     const int head = task - index * kUnitTasks;
     if (head < kHeads)
@@ -131,7 +130,7 @@ __device__ __forceinline__ void prepare_items(const WideAttention& attention) {
     else
       prepare_own(attention, index, head == kHeads ? OwnPart::key : OwnPart::value, staged);
   }
-  if (warp == kWarps - 1 && own_lane() < kWideUnits) {
+  if (warp == kConsumerWarps - 1 && own_lane() < kWideUnits) {
     const ProgramAttention& op = attention.op;
     const int index = min(own_lane(), attention.unit_count() - 1);
     const Unit unit = unit_at(op.kind.units_of(attention.items.small), attention.first_unit() + index);

@@ -385,7 +385,7 @@ inline ProgramLayout ProgramBuilder::layout(int unit_strips) const {
   constexpr int kReduce = kVectorThreads / 2 * 4;
   const int exchange = kProgramGroups * 2 * unit_strips * kStripRows * kPartialStride * 4;
   const int shares = (share_numbers_ + 1) / 2 * 2 * static_cast<int>(sizeof(int));  // barriers follow
-  constexpr int kProgress = kConsumerThreads / 32 * static_cast<int>(sizeof(Progress));
+  constexpr int kProgress = kConsumerWarps * static_cast<int>(sizeof(Progress));
   const int others = area + kReduce + exchange + kProgress + shares + kProgramBarriers * 8;
   ProgramLayout layout = {};
   layout.slot_bytes = std::max((whole_shared_bytes(traits_) - others) / kRingSlots / 128 * 128, 0);

@@ -36,7 +36,7 @@ __device__ __forceinline__ void merging_barrier(int half) {
 
 // Of all barriers by number.
 __device__ __forceinline__ int program_barrier_threads(int id) {
-  const int warps = id < 2                                     ? kConsumerThreads / kWarpLanes
+  const int warps = id < 2                                     ? kConsumerWarps
                     : id < 2 + kProgramGroups                  ? kProgramGroupWarps
                     : id < 2 + kProgramGroups + kProgramHalves ? kHalfWarps
                                                                : kMergingWarps;
